@@ -1,3 +1,153 @@
-//! placeholder
+//! The workspace's own commands; `cargo xtask help` lists them.
+//!
+//! `test` below is the list of checks, in the order in which they run. `workspace.rs` starts processes, `provide.rs`
+//! installs what the checks need, `bare.rs` proves that a crate does without `std`, `fuzz.rs` drives libFuzzer.
 #![forbid(unsafe_code)]
-fn main() {}
+
+mod bare;
+mod fuzz;
+mod provide;
+mod workspace;
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use workspace::{Failure, Workspace, run};
+
+/// The crates that must build with `core` and `alloc` alone: that is the proof that they do no IO.
+const NO_STD_CRATES: &[&str] = &["weft-wire"];
+
+const HELP: &str = "\
+Usage: cargo xtask COMMAND
+
+  test [--advisories]
+      Installs what the checks need, then runs them all and stops at the first that fails: format, clippy, the no_std
+      proof, tests, documentation, licences, and a short run of every fuzz target.
+      Debian packages are installed only by root; any other user is told what to install. Cargo tools that are not on
+      the PATH are built into target/tools. Fuzz targets need the nightly toolchain.
+      --advisories also checks the dependencies against the RustSec database. It is off by default because the
+      database is fetched over the network, which a sealed machine does not have.
+
+  fuzz [--seconds N] [TARGET]
+      Fuzzes TARGET, or every target in turn, for N seconds each (60 unless told), and counts the executions.
+      Starts from the committed corpus, which it leaves as it is; what it finds is kept in target/fuzz/found.
+
+  help
+      Prints this text.
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match dispatch(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("\nxtask: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(arguments: &[&str]) -> Result<(), Failure> {
+    match arguments {
+        ["test"] => test(false),
+        ["test", "--advisories"] => test(true),
+        ["fuzz", options @ ..] => {
+            let request = fuzz::Request::from_arguments(options)?;
+            fuzz::long(&mut Workspace::locate()?, &request)
+        }
+        ["help" | "--help" | "-h"] => {
+            print!("{HELP}");
+            Ok(())
+        }
+        [] => Err(format!("no command given\n\n{HELP}")),
+        unknown => Err(format!("cannot understand `{}`\n\n{HELP}", unknown.join(" "))),
+    }
+}
+
+fn test(advisories: bool) -> Result<(), Failure> {
+    let mut workspace = Workspace::locate()?;
+    let mut report = Report::default();
+    let outcome = checks(&mut workspace, &mut report, advisories);
+    report.print();
+    outcome?;
+    println!("\nAll {} steps passed in {}.", report.steps.len(), in_seconds(report.total()));
+    Ok(())
+}
+
+/// Every check, the quick ones first.
+fn checks(workspace: &mut Workspace, report: &mut Report, advisories: bool) -> Result<(), Failure> {
+    let with_fuzz = fuzz::exists(workspace);
+    report.step("what the checks need", || {
+        // All packages in one call, so that who must install them by hand is told once.
+        let for_fuzz = if with_fuzz { provide::FOR_FUZZ } else { &[] };
+        provide::packages(&[provide::FOR_TESTS, for_fuzz].concat())?;
+        if with_fuzz {
+            provide::nightly(workspace)?;
+            provide::tool(workspace, &provide::CARGO_FUZZ)?;
+        }
+        provide::tool(workspace, &provide::CARGO_DENY)
+    })?;
+    report.step("format", || {
+        run(workspace.cargo("fmt").args(["--all", "--check"]))?;
+        if with_fuzz {
+            run(workspace.cargo("fmt").args(["--manifest-path", fuzz::MANIFEST, "--check"]))?;
+        }
+        Ok(())
+    })?;
+    report.step("clippy", || {
+        let mut clippy = workspace.cargo("clippy");
+        run(clippy.args(["--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]))
+    })?;
+    report.step("no_std proof", || NO_STD_CRATES.iter().try_for_each(|name| bare::build(workspace, name)))?;
+    report.step("tests", || run(workspace.cargo("test").args(["--workspace", "--locked"])))?;
+    report.step("documentation", || {
+        let mut doc = workspace.cargo("doc");
+        doc.args(["--workspace", "--no-deps", "--locked"]).env("RUSTDOCFLAGS", "-D warnings");
+        run(&mut doc)
+    })?;
+    report.step("licences and sources", || {
+        let mut deny = workspace.cargo("deny");
+        deny.args(["--locked", "check", "licenses", "bans", "sources"]);
+        if advisories {
+            deny.arg("advisories");
+        }
+        run(&mut deny)
+    })?;
+    if with_fuzz {
+        report.step("fuzz, short", || fuzz::short(workspace))?;
+    }
+    Ok(())
+}
+
+/// The steps that ran, with the wall time of each, for the table at the end.
+#[derive(Default)]
+struct Report {
+    steps: Vec<(&'static str, Duration, bool)>,
+}
+
+impl Report {
+    fn step(&mut self, name: &'static str, work: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
+        println!("\n== {name}");
+        let start = Instant::now();
+        let outcome = work();
+        self.steps.push((name, start.elapsed(), outcome.is_ok()));
+        outcome.map_err(|failure| format!("step `{name}` failed: {failure}"))
+    }
+
+    fn total(&self) -> Duration {
+        self.steps.iter().map(|(_, time, _)| *time).sum()
+    }
+
+    fn print(&self) {
+        println!("\n== times");
+        for (name, time, passed) in &self.steps {
+            println!("{name:<24} {:>10}  {}", in_seconds(*time), if *passed { "passed" } else { "FAILED" });
+        }
+        println!("{:<24} {:>10}", "all", in_seconds(self.total()));
+    }
+}
+
+fn in_seconds(time: Duration) -> String {
+    format!("{:.1} s", time.as_secs_f64())
+}

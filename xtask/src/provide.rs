@@ -1,0 +1,88 @@
+//! Installs what the checks need, or says exactly what to install.
+
+use std::process::{Command, Stdio};
+
+use crate::workspace::{Failure, Workspace, on_path, run};
+
+/// A Debian package, and the executable that shows that it is there.
+#[derive(Clone, Copy)]
+pub(crate) struct Package {
+    name: &'static str,
+    executable: &'static str,
+}
+
+pub(crate) const FOR_TESTS: &[Package] = &[
+    // Tests compare our decoding and encoding with tshark's, field by field.
+    Package { name: "tshark", executable: "tshark" },
+];
+
+pub(crate) const FOR_FUZZ: &[Package] = &[
+    // libFuzzer is C++ and is built from source with the fuzz targets.
+    Package { name: "g++", executable: "c++" },
+];
+
+/// A cargo tool from crates.io, with the version that we build where the PATH has none.
+pub(crate) struct Tool {
+    name: &'static str,
+    version: &'static str,
+}
+
+/// Checks the licences and sources of the dependencies.
+pub(crate) const CARGO_DENY: Tool = Tool { name: "cargo-deny", version: "0.20.2" };
+/// Builds and runs the fuzz targets.
+pub(crate) const CARGO_FUZZ: Tool = Tool { name: "cargo-fuzz", version: "0.13.2" };
+
+/// Installs those of the packages that are missing, when that is possible.
+pub(crate) fn packages(needed: &[Package]) -> Result<(), Failure> {
+    let missing: Vec<&str> =
+        needed.iter().filter(|package| !on_path(package.executable)).map(|package| package.name).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    if !is_root() || !on_path("apt-get") {
+        return Err(format!(
+            "packages are missing; install them with\n\n    sudo apt-get install -y {}\n",
+            missing.join(" ")
+        ));
+    }
+    run(apt_get().arg("update"))?;
+    run(apt_get().args(["install", "-y", "--no-install-recommends"]).args(missing))
+}
+
+pub(crate) fn nightly(workspace: &Workspace) -> Result<(), Failure> {
+    let mut version = workspace.command("cargo");
+    version.args(["+nightly", "--version"]).stdout(Stdio::null()).stderr(Stdio::null());
+    match version.status() {
+        Ok(status) if status.success() => Ok(()),
+        _ => Err("the fuzz targets need a nightly compiler; install it with\n\n    rustup toolchain install nightly\n"
+            .to_owned()),
+    }
+}
+
+/// Makes `cargo deny` and its like available to the commands of `workspace`.
+pub(crate) fn tool(workspace: &mut Workspace, tool: &Tool) -> Result<(), Failure> {
+    if on_path(tool.name) {
+        return Ok(());
+    }
+    // The version is in the folder's name, so that a new pin is a new installation.
+    let root = workspace.file(&format!("target/tools/{}-{}", tool.name, tool.version));
+    if !root.join("bin").join(tool.name).is_file() {
+        // Unoptimised and without debug information: cargo-deny is then there in a third of the time, and no slower to
+        // notice on a graph of our size.
+        let mut install = workspace.cargo("install");
+        install.args(["--locked", "--debug", "--version", &format!("={}", tool.version), "--root"]);
+        install.arg(&root).arg(tool.name).env("CARGO_PROFILE_DEV_DEBUG", "0");
+        run(&mut install)?;
+    }
+    workspace.prepend_to_path(root.join("bin"))
+}
+
+fn apt_get() -> Command {
+    let mut command = Command::new("apt-get");
+    command.env("DEBIAN_FRONTEND", "noninteractive");
+    command
+}
+
+fn is_root() -> bool {
+    Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout.trim_ascii() == b"0")
+}
