@@ -5,3 +5,8 @@
 extern crate alloc;
 #[cfg(test)]
 extern crate std;
+
+pub mod checksum;
+pub mod command;
+pub mod limits;
+pub mod table;

@@ -1,0 +1,269 @@
+//! The way down: a generic command, or the fields of a packet, to bytes. The same tables as for decoding.
+
+use core::fmt;
+
+use super::expression::Inputs;
+use super::{Control, OpcodeId, Outer, Protocol, ProtocolId, Tables};
+use crate::command::{Command, KIND_BITS, SLOTS};
+use crate::limits::FIELDS_PER_OPCODE_MAX;
+
+/// Why no packet can be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EncodeError {
+    /// The protocol is not of these tables.
+    NoSuchProtocol,
+    /// The protocol has no opcode for this command with these flags.
+    NoOpcode,
+    /// The output is too short.
+    NoRoom {
+        /// Bytes that the packet takes.
+        needed: usize,
+        /// Bytes that there are.
+        have: usize,
+    },
+    /// The packet would be longer than its fields can say, or than 4 GiB.
+    TooLong,
+    /// A value of the command is wider than its field.
+    DoesNotFit(crate::command::Slot),
+}
+
+impl fmt::Display for EncodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            EncodeError::NoSuchProtocol => write!(f, "the protocol is not in these tables"),
+            EncodeError::NoOpcode => write!(f, "the protocol has no opcode for this command with these flags"),
+            EncodeError::NoRoom { needed, have } => {
+                write!(f, "the packet takes {needed} bytes, the buffer has {have}: give a longer one")
+            }
+            EncodeError::TooLong => write!(f, "the packet is too long: send it in pieces"),
+            EncodeError::DoesNotFit(slot) => write!(f, "the value of {slot:?} is wider than its field"),
+        }
+    }
+}
+
+impl core::error::Error for EncodeError {}
+
+/// All field values of one packet, those without a name too, in the order of the tables: with the payload it is the
+/// whole packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fields {
+    values: [u64; FIELDS_PER_OPCODE_MAX],
+}
+
+impl Default for Fields {
+    fn default() -> Fields {
+        Fields { values: [0; FIELDS_PER_OPCODE_MAX] }
+    }
+}
+
+impl Tables {
+    /// Makes a packet from a command: picks the opcode by kind and flags, fills the fields, copies the payload, pads,
+    /// and writes the checksums. Returns its length.
+    ///
+    /// `outer` are the headers in front of it, for checksums that cover them.
+    pub fn encode(
+        &self,
+        protocol: ProtocolId,
+        command: &Command,
+        payload: &[u8],
+        outer: &Outer<'_>,
+        out: &mut [u8],
+    ) -> Result<usize, EncodeError> {
+        let tables = self.protocol(protocol).ok_or(EncodeError::NoSuchProtocol)?;
+        let control = tables.for_command(command).ok_or(EncodeError::NoOpcode)?;
+        control.fits(command)?;
+        let mut inputs = Inputs {
+            bytes: &[],
+            payload: payload.len() as u64,
+            headers: u64::from(control.header_length),
+            packet: 0,
+            connection: &[0; super::ATTRIBUTES],
+            transaction: &[0; super::ATTRIBUTES],
+            command: Some(command),
+        };
+        let header_length = usize::from(control.header_length);
+        let have = out.len();
+        let Some(headers) = out.get_mut(..header_length) else {
+            return Err(EncodeError::NoRoom { needed: header_length, have });
+        };
+        headers.copy_from_slice(&control.bytes_template);
+        for insert in &*control.inserts {
+            insert.extract.write(headers, command.slots[usize::from(insert.slot) & (SLOTS - 1)] >> (insert.up & 63));
+        }
+        // Each sees only the command and the lengths, so their order does not matter.
+        for (extract, program) in &*control.computed {
+            let value = program.run(&inputs);
+            if value > extract.max() && value.wrapping_neg() > extract.max() + 1 && extract.width() < 64 {
+                return Err(EncodeError::TooLong);
+            }
+            extract.write(headers, value);
+        }
+        let (headers, _) = out.split_at(header_length);
+        inputs.bytes = headers;
+        let pad = control.pad_bytes(&inputs)?;
+        self.finish(tables, control, payload, pad, outer, out)
+    }
+
+    /// The opcode that a command would be sent as.
+    #[must_use]
+    pub fn opcode_for(&self, protocol: ProtocolId, command: &Command) -> Option<OpcodeId> {
+        let tables = self.protocol(protocol)?;
+        tables.row_for(command).map(OpcodeId)
+    }
+
+    /// Makes a packet from its fields, exactly; checksums are computed anew.
+    pub fn encode_fields(
+        &self,
+        protocol: ProtocolId,
+        opcode: OpcodeId,
+        fields: &Fields,
+        payload: &[u8],
+        outer: &Outer<'_>,
+        out: &mut [u8],
+    ) -> Result<usize, EncodeError> {
+        let tables = self.protocol(protocol).ok_or(EncodeError::NoSuchProtocol)?;
+        let control = tables.control(opcode).ok_or(EncodeError::NoOpcode)?;
+        let header_length = usize::from(control.header_length);
+        let have = out.len();
+        let Some(headers) = out.get_mut(..header_length) else {
+            return Err(EncodeError::NoRoom { needed: header_length, have });
+        };
+        headers.fill(0);
+        let windows = control.fields.iter().flat_map(|field| &*field.extracts);
+        for (extract, value) in windows.zip(fields.values) {
+            extract.write(headers, value);
+        }
+        let (headers, _) = out.split_at(header_length);
+        let inputs = Inputs {
+            bytes: headers,
+            payload: payload.len() as u64,
+            headers: u64::from(control.header_length),
+            packet: 0,
+            connection: &[0; super::ATTRIBUTES],
+            transaction: &[0; super::ATTRIBUTES],
+            command: None,
+        };
+        let pad = control.pad_bytes(&inputs)?;
+        self.finish(tables, control, payload, pad, outer, out)
+    }
+
+    /// All fields of a packet. `None` when the opcode is not of these tables.
+    #[must_use]
+    pub fn fields(&self, protocol: ProtocolId, opcode: OpcodeId, bytes: &[u8]) -> Option<Fields> {
+        let control = self.protocol(protocol)?.control(opcode)?;
+        let mut fields = Fields::default();
+        let windows = control.fields.iter().flat_map(|field| &*field.extracts);
+        for (value, extract) in fields.values.iter_mut().zip(windows) {
+            *value = extract.read(bytes);
+        }
+        Some(fields)
+    }
+
+    /// Names and values of the fields that the definition names, in wire order, as `header.field`. A field of more than
+    /// 64 bits comes as its bytes.
+    pub fn named_fields<'a>(
+        &'a self,
+        protocol: ProtocolId,
+        opcode: OpcodeId,
+        bytes: &'a [u8],
+    ) -> impl Iterator<Item = (&'a str, FieldValue<'a>)> {
+        let control = self.protocol(protocol).and_then(|tables| tables.control(opcode));
+        control.into_iter().flat_map(move |control| {
+            control.fields.iter().filter(|field| !field.filler).map(move |field| {
+                let value = match &*field.extracts {
+                    [one] => FieldValue::Number { value: one.read(bytes), width: field.width },
+                    [first, ..] => {
+                        let start = usize::from(first.offset) + usize::from(first.left) / 8;
+                        FieldValue::Bytes(bytes.get(start..start + field.width / 8).unwrap_or(&[]))
+                    }
+                    [] => FieldValue::Bytes(&[]),
+                };
+                (field.full_name.as_str(), value)
+            })
+        })
+    }
+
+    fn finish(
+        &self,
+        tables: &Protocol,
+        control: &Control,
+        payload: &[u8],
+        pad: usize,
+        outer: &Outer<'_>,
+        out: &mut [u8],
+    ) -> Result<usize, EncodeError> {
+        let start = usize::from(control.header_length);
+        let payload_end = start.checked_add(payload.len()).ok_or(EncodeError::TooLong)?;
+        let end = payload_end + pad + usize::from(control.trailer_length);
+        let have = out.len();
+        let Some(packet) = out.get_mut(..end) else { return Err(EncodeError::NoRoom { needed: end, have }) };
+        if let Some(to) = packet.get_mut(start..payload_end) {
+            to.copy_from_slice(payload);
+        }
+        if let Some(rest) = packet.get_mut(payload_end..) {
+            rest.fill(0);
+        }
+        tables.write_checksums(control, packet, outer);
+        Ok(end)
+    }
+}
+
+/// The value of a field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FieldValue<'a> {
+    /// Up to 64 bits.
+    Number {
+        /// The value.
+        value: u64,
+        /// Bits of the field.
+        width: usize,
+    },
+    /// More than 64 bits, as on the wire.
+    Bytes(&'a [u8]),
+}
+
+impl Protocol {
+    fn row_for(&self, command: &Command) -> Option<u16> {
+        let head = command.slots[0] & !(u64::from(self.variable_flags) << KIND_BITS);
+        let found = self.reverse.binary_search_by_key(&head, |(known, _)| *known).ok()?;
+        self.reverse.get(found).map(|(_, number)| *number)
+    }
+
+    fn for_command(&self, command: &Command) -> Option<&Control> {
+        self.control(OpcodeId(self.row_for(command)?))
+    }
+}
+
+impl Control {
+    /// A value that its field would cut must not be sent as another one.
+    fn fits(&self, command: &Command) -> Result<(), EncodeError> {
+        let mut cut = 0u16;
+        for insert in self.inserts.iter().filter(|insert| insert.slot != 0) {
+            let slot = usize::from(insert.slot) & (SLOTS - 1);
+            let kept = insert.extract.max() << (insert.up & 63);
+            // Fields side by side in one slot: each keeps its part; the topmost one tells.
+            let others = self.inserts.iter().filter(|other| other.slot == insert.slot);
+            let all = others.fold(kept, |all, other| all | other.extract.max() << (other.up & 63));
+            if command.slots[slot] & !all != 0 {
+                cut |= 1 << slot;
+            }
+        }
+        if cut == 0 {
+            return Ok(());
+        }
+        let slot = cut.trailing_zeros();
+        let named = crate::command::Slot::names().filter_map(crate::command::Slot::from_name);
+        let slot = named.into_iter().find(|known| *known as u32 == slot).unwrap_or(crate::command::Slot::Head);
+        Err(EncodeError::DoesNotFit(slot))
+    }
+
+    fn pad_bytes(&self, inputs: &Inputs<'_>) -> Result<usize, EncodeError> {
+        let pad = match &self.pad {
+            super::Pad::None => 0,
+            super::Pad::Field(extract) => extract.read(inputs.bytes),
+            super::Pad::Program(program) => program.run(inputs),
+        };
+        // A pad is what fills up to a word: anything long is a definition gone wrong.
+        usize::try_from(pad).ok().filter(|pad| *pad <= usize::from(u16::MAX / 2)).ok_or(EncodeError::TooLong)
+    }
+}
