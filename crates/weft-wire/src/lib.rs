@@ -6,7 +6,9 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod capture;
 pub mod checksum;
 pub mod command;
+pub mod header;
 pub mod limits;
 pub mod table;
