@@ -90,7 +90,11 @@ impl Crc {
     /// Takes `bytes` into the register.
     #[must_use]
     pub fn update(&self, register: u32, bytes: &[u8]) -> u32 {
-        if self.parameters.reflected { self.update_reflected(register, bytes) } else { self.update_plain(register, bytes) }
+        if self.parameters.reflected {
+            self.update_reflected(register, bytes)
+        } else {
+            self.update_plain(register, bytes)
+        }
     }
 
     /// The checksum that a register stands for.

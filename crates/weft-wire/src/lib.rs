@@ -9,6 +9,8 @@ extern crate std;
 pub mod capture;
 pub mod checksum;
 pub mod command;
+pub mod envelope;
+pub mod graph;
 pub mod header;
 pub mod limits;
 pub mod table;

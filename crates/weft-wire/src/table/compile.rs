@@ -7,15 +7,13 @@ use alloc::string::{String, ToString};
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::definition::{
-    Algorithm, Checksum, Definition, Opcode, TransactionBy, TransactionRule, header_and_field,
-};
+use super::definition::{Algorithm, Checksum, Definition, Opcode, TransactionBy, TransactionRule, header_and_field};
 use super::expression::{Attribute, Expression, Operand, Program};
 use super::extract::Extract;
 use super::layout::Header;
 use super::source::{DefinitionError, Placed, Sources, suggest};
 use super::{
-    ChecksumTable, Control, FieldTable, HeaderTable, NO_OPCODE, NO_SLOT, Pad, Protocol, Select, Sum, SlotExtract, Test,
+    ChecksumTable, Control, FieldTable, HeaderTable, NO_OPCODE, NO_SLOT, Pad, Protocol, Select, SlotExtract, Sum, Test,
 };
 use crate::checksum::Crc;
 use crate::command::{Command, Flags, KIND_BITS, Slot};
@@ -268,12 +266,7 @@ impl<'a> Compiler<'a> {
         Ok(())
     }
 
-    fn control(
-        &self,
-        protocol: &Protocol,
-        opcode: &Expanded<'a>,
-        laid: &Laid<'a>,
-    ) -> Result<Control, DefinitionError> {
+    fn control(&self, protocol: &Protocol, opcode: &Expanded<'a>, laid: &Laid<'a>) -> Result<Control, DefinitionError> {
         let definition = self.definition;
         let flags = Flags(opcode.opcode.flags.0 | opcode.class << Flags::CLASS_SHIFT);
         if opcode.opcode.flags.0 & protocol.variable_flags != 0 {
@@ -422,7 +415,12 @@ impl<'a> Compiler<'a> {
     }
 
     /// The bits that name the transaction, side by side in its slot, first field most significant.
-    fn transaction(&self, control: &mut Control, opcode: &Expanded<'_>, laid: &Laid<'_>) -> Result<(), DefinitionError> {
+    fn transaction(
+        &self,
+        control: &mut Control,
+        opcode: &Expanded<'_>,
+        laid: &Laid<'_>,
+    ) -> Result<(), DefinitionError> {
         let own = opcode.opcode.transaction.as_ref();
         let Some(TransactionRule { by, fields }) = own.or(self.definition.transaction.as_ref()) else { return Ok(()) };
         let mut parts = Vec::new();
@@ -537,7 +535,8 @@ impl<'a> Compiler<'a> {
                 if !has_way_back {
                     let field = control.fields.iter().find(|field| field.extracts.contains(extract));
                     let name = field.map_or("?", |field| field.full_name.as_str());
-                    let what = format!("in `{}`, `{name}` goes into a computed {slot:?} and has no way back", opcode.name);
+                    let what =
+                        format!("in `{}`, `{name}` goes into a computed {slot:?} and has no way back", opcode.name);
                     let instead = format!("give the field `{name}` an `encode = \"…\"` made of `command.…`");
                     return Err(self.sources.error(opcode.opcode.place, what, instead));
                 }
@@ -559,7 +558,8 @@ impl<'a> Compiler<'a> {
             let [(a, first), (b, second)] = pair else { continue };
             if a == b {
                 let name = |n: u16| expanded.get(usize::from(n)).map_or("?", |e| e.name.as_str());
-                let what = format!("`{}` and `{}` become the same command with the same flags", name(*first), name(*second));
+                let what =
+                    format!("`{}` and `{}` become the same command with the same flags", name(*first), name(*second));
                 let place = expanded.get(usize::from(*second)).map_or(self.definition.name.place, |e| e.opcode.place);
                 return Err(self.sources.error(place, what, "give one a flag, so that packets can be made again"));
             }
@@ -591,7 +591,8 @@ impl<'a> Compiler<'a> {
             if let Some(name) = &checksum.field {
                 let (_, _, field) = header_and_field(self.sources, &self.definition.headers, name)?;
                 if field.width != bytes * 8 || field.bit % 8 != 0 {
-                    let what = format!("the checksum `{}` does not fit the field `{}`", checksum.name.value, name.value);
+                    let what =
+                        format!("the checksum `{}` does not fit the field `{}`", checksum.name.value, name.value);
                     let instead = format!("the field must have {} bits and begin on a byte", bytes * 8);
                     return Err(self.sources.error(name.place, what, instead));
                 }

@@ -138,7 +138,8 @@ impl Tables {
         connection: &Attributes,
         transaction: &Attributes,
     ) -> Result<(), ValidationError<'_>> {
-        let Some(control) = self.protocol(decoded.protocol).and_then(|protocol| protocol.control(decoded.opcode)) else {
+        let Some(control) = self.protocol(decoded.protocol).and_then(|protocol| protocol.control(decoded.opcode))
+        else {
             return Err(ValidationError { check: "the opcode is in these tables" });
         };
         let inputs = Inputs {

@@ -191,8 +191,21 @@ impl Definition {
     /// Reads the file's top table.
     pub(crate) fn read(sources: &Sources<'_>, top: &Table<'_>) -> Result<Definition, DefinitionError> {
         top.only(&[
-            "name", "title", "extends", "recognise", "header", "select", "family", "opcode", "bind", "flags", "derive",
-            "payload", "checksum", "transaction", "check",
+            "name",
+            "title",
+            "extends",
+            "recognise",
+            "header",
+            "select",
+            "family",
+            "opcode",
+            "bind",
+            "flags",
+            "derive",
+            "payload",
+            "checksum",
+            "transaction",
+            "check",
         ])?;
         let name = top.need("name", "\"my-protocol\"")?.string()?;
         if name.value.is_empty() || !name.value.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c)) {
@@ -368,8 +381,21 @@ impl Family {
 impl Opcode {
     fn read(sources: &Sources<'_>, table: &Table<'_>) -> Result<Opcode, DefinitionError> {
         table.only(&[
-            "code", "mask", "in", "name", "response", "headers", "command", "flags", "bind", "also", "split", "place",
-            "check", "transaction", "checksums",
+            "code",
+            "mask",
+            "in",
+            "name",
+            "response",
+            "headers",
+            "command",
+            "flags",
+            "bind",
+            "also",
+            "split",
+            "place",
+            "check",
+            "transaction",
+            "checksums",
         ])?;
         let code = table.need("code", "0x04")?.integer(0..=(1 << OPCODE_WIDTH_MAX_BITS) - 1)?;
         let name = table.need("name", "\"SEND Only\"")?.string()?.value;
@@ -404,9 +430,9 @@ impl Opcode {
             bind: bindings(sources, table)?,
             also,
             split: table.maybe("split").map_or(Ok(false), |value| value.flag())?,
-            placement: table.maybe("place").map_or(Ok(Placement::None), |value| {
-                one_of(&value, "placement", &PLACEMENT_NAMES)
-            })?,
+            placement: table
+                .maybe("place")
+                .map_or(Ok(Placement::None), |value| one_of(&value, "placement", &PLACEMENT_NAMES))?,
             checks: expressions(sources, table, "check")?,
             transaction: table.maybe("transaction").map(|value| TransactionRule::read(sources, value)).transpose()?,
             checksums: table.maybe("checksums").map(|list| list.strings()).transpose()?,
@@ -480,9 +506,9 @@ impl Checksum {
             name,
             algorithm,
             endian,
-            over: table.maybe("over").map_or(Ok(Coverage::Packet), |value| {
-                one_of(&value, "coverage", &COVERAGE_NAMES)
-            })?,
+            over: table
+                .maybe("over")
+                .map_or(Ok(Coverage::Packet), |value| one_of(&value, "coverage", &COVERAGE_NAMES))?,
             ones: table.maybe("ones").map_or(Ok(Vec::new()), |list| list.strings())?,
             field: table.maybe("field").map(|field| field.string()).transpose()?,
             optional: table.maybe("optional").map_or(Ok(false), |value| value.flag())?,

@@ -286,7 +286,11 @@ impl Expression {
         let mut parser = Parser { rest: text.value.as_str(), tokens: Vec::new(), nesting: 0 };
         parser.comparison().and_then(|()| parser.end()).map_err(|(what, instead)| {
             let at = text.value.len() - parser.rest.len();
-            sources.error(text.place, format!("in the expression `{}`, character {}: {what}", text.value, at + 1), instead)
+            sources.error(
+                text.place,
+                format!("in the expression `{}`, character {}: {what}", text.value, at + 1),
+                instead,
+            )
         })?;
         Ok(Expression { tokens: parser.tokens, text: text.value.clone(), place: text.place })
     }
@@ -497,7 +501,8 @@ impl Parser<'_> {
                 Some(hex) => u64::from_str_radix(hex, 16),
                 None => digits.parse(),
             };
-            let bad = |_| (format!("`{word}` is no number"), "write a decimal or a 0x… number of at most 64 bits".into());
+            let bad =
+                |_| (format!("`{word}` is no number"), "write a decimal or a 0x… number of at most 64 bits".into());
             self.tokens.push(Token::Number(number.map_err(bad)?));
             self.rest = rest;
             return Ok(());

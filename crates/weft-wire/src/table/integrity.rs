@@ -97,11 +97,7 @@ impl Protocol {
     }
 
     /// The checksums of one packet: header fields first, since trailers cover them.
-    fn parts<'a>(
-        &'a self,
-        control: &'a Control,
-        length: usize,
-    ) -> impl Iterator<Item = (Part<'a>, &'a ChecksumTable)> {
+    fn parts<'a>(&'a self, control: &'a Control, length: usize) -> impl Iterator<Item = (Part<'a>, &'a ChecksumTable)> {
         let numbered = control.checksums.iter().zip(&control.ones);
         let known = move |header_fields: bool| {
             let mut at = length.saturating_sub(usize::from(control.trailer_length));

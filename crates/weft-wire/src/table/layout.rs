@@ -86,7 +86,8 @@ impl Header {
         let mut owner: Vec<[Option<usize>; 8]> = vec![[None; 8]; self.bytes];
         for (index, field) in self.fields.iter().enumerate() {
             for (byte, mask) in field.cover() {
-                let Some(slot) = owner.get_mut(byte).and_then(|byte| byte.get_mut(mask.leading_zeros() as usize)) else {
+                let Some(slot) = owner.get_mut(byte).and_then(|byte| byte.get_mut(mask.leading_zeros() as usize))
+                else {
                     continue;
                 };
                 if let Some(other) = slot.and_then(|other: usize| self.fields.get(other)) {
