@@ -1,3 +1,175 @@
-//! placeholder
+//! The `weft` command. `weft help` says what it can do.
 #![forbid(unsafe_code)]
-fn main() {}
+
+mod decode;
+mod dissect;
+mod input;
+mod json;
+
+use std::io::{self, BufWriter, Write};
+use std::process::ExitCode;
+
+use weft_wire::table::{Source, Tables};
+
+use decode::Format;
+
+const HELP: &str = "\
+weft: an RDMA NIC in software
+
+  weft [demo]                     decode the packets that come with Weft, then make some
+  weft decode FILE [options]      show the RDMA packets of a pcap or pcapng file (also gzip; - is standard input)
+      --json                      one JSON object a line
+      --summary                   counts by protocol and opcode
+      --protocols DIR             add the definitions (*.toml) in DIR; one of the same name replaces Weft's
+      --session PORT              this UDP port carries SRDMA (its set-up is not in the capture)
+  weft protocol list              the protocols
+  weft protocol show NAME         headers and opcodes of one
+  weft protocol check FILE        check a definition
+      --protocols DIR             with the definitions in DIR
+  weft bench decode [--rounds N]  cost of a packet, tables beside hand-written code
+  weft help, weft --version
+
+Exit status: 0 well, 1 something is wrong with the input, 2 something is wrong with the command line.
+";
+
+/// Why the command ends early.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The command line makes no sense.
+    Usage(String),
+    /// The input is at fault; the text says how.
+    Told(String),
+    /// Nobody reads the output any more.
+    Closed,
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Failure {
+        if error.kind() == io::ErrorKind::BrokenPipe { Failure::Closed } else { Failure::Told(error.to_string()) }
+    }
+}
+
+impl Failure {
+    fn about(self, what: &str) -> Failure {
+        match self {
+            Failure::Told(text) => Failure::Told(format!("{what}: {text}")),
+            other => other,
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let mut out = BufWriter::new(io::stdout().lock());
+    let outcome = run(&arguments, &mut out).and_then(|()| Ok(out.flush()?));
+    match outcome {
+        Ok(()) | Err(Failure::Closed) => ExitCode::SUCCESS,
+        Err(Failure::Told(text)) => {
+            eprintln!("weft: {text}");
+            ExitCode::from(1)
+        }
+        Err(Failure::Usage(text)) => {
+            eprintln!("weft: {text}\nTry `weft help`.");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(arguments: &[String], out: &mut dyn Write) -> Result<(), Failure> {
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["help" | "--help" | "-h", ..] => Ok(out.write_all(HELP.as_bytes())?),
+        ["--version" | "-V"] => Ok(writeln!(out, "weft {}", env!("CARGO_PKG_VERSION"))?),
+        ["decode", rest @ ..] => {
+            let options = Options::parse(rest, &["--json", "--summary", "--protocols", "--session"])?;
+            let [file] = options.plain.as_slice() else {
+                return Err(Failure::Usage("decode takes one file".to_string()));
+            };
+            let format = match (options.json, options.summary) {
+                (false, false) => Format::Lines,
+                (true, false) => Format::Json,
+                (false, true) => Format::Summary,
+                (true, true) => return Err(Failure::Usage("--json or --summary, not both".to_string())),
+            };
+            decode::decode(&options.tables(&[])?, file, format, options.sessions, out)
+        }
+        [other, ..] => Err(Failure::Usage(format!("unknown command `{other}`"))),
+        [] => Ok(()),
+    }
+}
+
+/// What stands behind a command.
+#[derive(Default)]
+struct Options<'a> {
+    plain: Vec<&'a str>,
+    json: bool,
+    summary: bool,
+    protocols: Vec<&'a str>,
+    sessions: Vec<u16>,
+    rounds: Option<usize>,
+}
+
+impl<'a> Options<'a> {
+    fn parse(words: &[&'a str], known: &[&str]) -> Result<Options<'a>, Failure> {
+        let mut options = Options::default();
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            if !word.starts_with("--") {
+                options.plain.push(word);
+                continue;
+            }
+            if !known.contains(word) {
+                return Err(Failure::Usage(format!("unknown option `{word}`; known here: {}", known.join(", "))));
+            }
+            let mut value = || words.next().ok_or_else(|| Failure::Usage(format!("{word} takes a value")));
+            match *word {
+                "--json" => options.json = true,
+                "--summary" => options.summary = true,
+                "--protocols" => options.protocols.push(value()?),
+                "--session" => {
+                    let port = value()?;
+                    let bad = |_| Failure::Usage(format!("`{port}` is no UDP port"));
+                    options.sessions.push(port.parse().map_err(bad)?);
+                }
+                _ => {
+                    let rounds = value()?;
+                    let bad = |_| Failure::Usage(format!("`{rounds}` is no number of rounds"));
+                    options.rounds = Some(rounds.parse().map_err(bad)?);
+                }
+            }
+        }
+        Ok(options)
+    }
+
+    /// Weft's protocols, those of `--protocols`, and `more` files.
+    fn tables(&self, more: &[&str]) -> Result<Tables, Failure> {
+        let mut files: Vec<(String, String)> = Vec::new();
+        for directory in &self.protocols {
+            let entries = std::fs::read_dir(directory).map_err(|error| Failure::from(error).about(directory))?;
+            let mut paths = Vec::new();
+            for entry in entries {
+                let path = entry?.path();
+                if path.extension().is_some_and(|extension| extension == "toml") {
+                    paths.push(path);
+                }
+            }
+            paths.sort();
+            if paths.is_empty() {
+                return Err(Failure::Told(format!("{directory}: there is no definition (*.toml) in it")));
+            }
+            for path in paths {
+                files.push(read_definition(&path.to_string_lossy())?);
+            }
+        }
+        for path in more {
+            files.push(read_definition(path)?);
+        }
+        let sources: Vec<Source<'_>> = files.iter().map(|(file, text)| Source { file, text }).collect();
+        Tables::builtin_and(&sources).map_err(|error| Failure::Told(error.to_string()))
+    }
+}
+
+fn read_definition(path: &str) -> Result<(String, String), Failure> {
+    let text = std::fs::read_to_string(path).map_err(|error| Failure::from(error).about(path))?;
+    Ok((path.to_string(), text))
+}

@@ -76,11 +76,32 @@ pub struct Tables {
 impl Tables {
     /// Loads definitions. A file may extend any other of the same call; files of one name are an error.
     pub fn load(files: &[Source<'_>]) -> Result<Tables, DefinitionError> {
+        Tables::load_over(files, 0)
+    }
+
+    /// The protocols that come with Weft.
+    pub fn builtin() -> Result<Tables, DefinitionError> {
+        Tables::load(&BUILTIN)
+    }
+
+    /// The protocols that come with Weft, and these. One of the same name replaces Weft's.
+    pub fn builtin_and(files: &[Source<'_>]) -> Result<Tables, DefinitionError> {
+        let mut all = BUILTIN.to_vec();
+        all.extend_from_slice(files);
+        Tables::load_over(&all, BUILTIN.len())
+    }
+
+    /// Loads; any of the first `replaceable` files gives way to a later one of the same name.
+    fn load_over(files: &[Source<'_>], replaceable: usize) -> Result<Tables, DefinitionError> {
         let sources = Sources(files);
         let mut definitions: Vec<Definition> = Vec::new();
         for number in 0..files.len() {
             let definition = sources.parse(number, |top| Definition::read(&sources, &top))?;
-            let taken = definitions.iter().any(|known| known.name.value == definition.name.value);
+            let same = |known: &Definition| known.name.value == definition.name.value;
+            if number >= replaceable {
+                definitions.retain(|known| !(same(known) && known.name.place.file < replaceable));
+            }
+            let taken = definitions.iter().any(same);
             if taken || definitions.len() == PROTOCOLS_MAX {
                 let (what, instead) = if taken {
                     (format!("the protocol `{}` is defined twice", definition.name.value), "choose another name".into())
@@ -98,11 +119,6 @@ impl Tables {
             tables.protocols.push(compile::protocol(&sources, &whole)?);
         }
         Ok(tables)
-    }
-
-    /// The protocols that come with Weft.
-    pub fn builtin() -> Result<Tables, DefinitionError> {
-        Tables::load(&BUILTIN)
     }
 
     /// All protocols in order of loading.
@@ -335,6 +351,16 @@ impl<'a> OpcodeInfo<'a> {
     #[must_use]
     pub fn command(&self) -> Command {
         self.control.template
+    }
+
+    /// Whether packets of it say anything about this slot.
+    #[must_use]
+    pub fn fills(&self, slot: Slot) -> bool {
+        let control = self.control;
+        let number = slot as u8;
+        control.payload_slot == number
+            || control.extracts.iter().chain(&control.little).any(|extract| extract.slot == number)
+            || control.programs.iter().any(|(bound, _)| *bound == slot)
     }
 
     /// Bytes of its headers.
