@@ -2,9 +2,11 @@
 #![forbid(unsafe_code)]
 
 mod decode;
+mod demo;
 mod dissect;
 mod input;
 mod json;
+mod protocol;
 
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
@@ -82,9 +84,7 @@ fn run(arguments: &[String], out: &mut dyn Write) -> Result<(), Failure> {
         ["--version" | "-V"] => Ok(writeln!(out, "weft {}", env!("CARGO_PKG_VERSION"))?),
         ["decode", rest @ ..] => {
             let options = Options::parse(rest, &["--json", "--summary", "--protocols", "--session"])?;
-            let [file] = options.plain.as_slice() else {
-                return Err(Failure::Usage("decode takes one file".to_string()));
-            };
+            let file = options.one("decode takes one file")?;
             let format = match (options.json, options.summary) {
                 (false, false) => Format::Lines,
                 (true, false) => Format::Json,
@@ -93,8 +93,33 @@ fn run(arguments: &[String], out: &mut dyn Write) -> Result<(), Failure> {
             };
             decode::decode(&options.tables(&[])?, file, format, options.sessions, out)
         }
+        ["protocol", "list", rest @ ..] => {
+            let options = Options::parse(rest, &["--protocols"])?;
+            options.nothing_else()?;
+            protocol::list(&options.tables(&[])?, out)
+        }
+        ["protocol", "show", rest @ ..] => {
+            let options = Options::parse(rest, &["--protocols"])?;
+            let name = options.one("protocol show takes the name of a protocol")?;
+            protocol::show(&options.tables(&[])?, name, out)
+        }
+        ["protocol", "check", rest @ ..] => {
+            let options = Options::parse(rest, &["--protocols"])?;
+            let file = options.one("protocol check takes a definition file")?;
+            let before = options.tables(&[])?.protocols().count();
+            let tables = options.tables(&[file])?;
+            let (_, checked) = tables.protocols().last().ok_or_else(|| Failure::Told("no protocol".to_string()))?;
+            let replaces = if tables.protocols().count() == before { " (replaces the one of that name)" } else { "" };
+            writeln!(out, "{file}: good: `{}`, {} opcodes{replaces}", checked.name(), checked.opcodes().count())?;
+            Ok(())
+        }
+        ["protocol", ..] => Err(Failure::Usage("protocol list, show NAME or check FILE".to_string())),
+        ["demo", rest @ ..] => {
+            Options::parse(rest, &[])?.nothing_else()?;
+            demo::demo(out)
+        }
+        [] => demo::demo(out),
         [other, ..] => Err(Failure::Usage(format!("unknown command `{other}`"))),
-        [] => Ok(()),
     }
 }
 
@@ -139,6 +164,21 @@ impl<'a> Options<'a> {
             }
         }
         Ok(options)
+    }
+
+    /// The one plain word.
+    fn one(&self, usage: &str) -> Result<&'a str, Failure> {
+        match self.plain.as_slice() {
+            [one] => Ok(one),
+            _ => Err(Failure::Usage(usage.to_string())),
+        }
+    }
+
+    fn nothing_else(&self) -> Result<(), Failure> {
+        match self.plain.first() {
+            None => Ok(()),
+            Some(word) => Err(Failure::Usage(format!("what is `{word}`?"))),
+        }
     }
 
     /// Weft's protocols, those of `--protocols`, and `more` files.

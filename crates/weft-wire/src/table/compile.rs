@@ -336,7 +336,9 @@ impl<'a> Compiler<'a> {
                     header: header_number,
                     name: field.name.clone(),
                     full_name: format!("{header_name}.{}", field.name),
+                    bit: field.bit,
                     width: field.width,
+                    endian: field.endian,
                     extracts: extracts.into_boxed_slice(),
                     filler: field.filler,
                 });

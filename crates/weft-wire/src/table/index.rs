@@ -91,6 +91,10 @@ impl Seen {
         self
     }
 
+    fn value(&self, term: Term) -> u64 {
+        self.words[usize::from(term.word & 1)] >> term.shift & term.max()
+    }
+
     /// Something seen inside of a TCP stream.
     #[must_use]
     pub fn in_stream(self, frame: FrameKind) -> Seen {
@@ -177,6 +181,26 @@ impl Rule {
         Ok(rule)
     }
 
+    /// As the definition writes it, on one line.
+    fn describe(&self) -> String {
+        let mut parts = Vec::new();
+        for (name, term, words) in TERMS {
+            if self.mask.value(term) == 0 {
+                continue;
+            }
+            let value = self.value.value(term);
+            match words.iter().find(|(_, number)| *number == value) {
+                Some((word, _)) => parts.push(format!("{name} = {word}")),
+                None if name == "ethertype" => parts.push(format!("{name} = {value:#06x}")),
+                None => parts.push(format!("{name} = {value}")),
+            }
+        }
+        if self.mask.value(Term::SESSION) != 0 {
+            parts.push("a known session".into());
+        }
+        parts.join(", ")
+    }
+
     fn bits(&self) -> u32 {
         self.mask.words.iter().map(|word| word.count_ones()).sum()
     }
@@ -193,6 +217,10 @@ impl Index {
         self.rules.extend(rules.iter().map(|rule| (*rule, protocol)));
         // Stable: equal rules stay as loaded.
         self.rules.sort_by_key(|(rule, _)| core::cmp::Reverse((rule.priority, rule.bits())));
+    }
+
+    pub(crate) fn rules(&self, protocol: u16) -> impl Iterator<Item = String> {
+        self.rules.iter().filter(move |(_, known)| *known == protocol).map(|(rule, _)| rule.describe())
     }
 
     #[inline]

@@ -138,6 +138,11 @@ impl Tables {
         self.protocols.get(usize::from(id.0))
     }
 
+    /// How a protocol is recognised, one text for each rule.
+    pub fn rules(&self, id: ProtocolId) -> impl Iterator<Item = String> {
+        self.index.rules(id.0)
+    }
+
     /// The protocol of a packet of which this was seen.
     #[inline]
     #[must_use]
@@ -267,7 +272,10 @@ struct FieldTable {
     header: usize,
     name: String,
     full_name: String,
+    /// In its header, counted as `endian` says.
+    bit: usize,
     width: usize,
+    endian: Endian,
     extracts: Box<[Extract]>,
     filler: bool,
 }
@@ -298,6 +306,21 @@ pub struct OpcodeInfo<'a> {
     control: &'a Control,
     /// Its number in the tables.
     pub id: OpcodeId,
+}
+
+/// What a definition says of one field, for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FieldInfo<'a> {
+    /// Number of its header in [`OpcodeInfo::headers`].
+    pub header: usize,
+    /// Its name in the header.
+    pub name: &'a str,
+    /// First bit in the header.
+    pub bit: usize,
+    /// Bits.
+    pub width: usize,
+    /// Whether bits are counted from the least significant one.
+    pub little_endian: bool,
 }
 
 impl Protocol {
@@ -391,8 +414,14 @@ impl<'a> OpcodeInfo<'a> {
         self.control.headers.iter().map(|h| (h.name.as_str(), h.title.as_str(), h.offset, h.bytes))
     }
 
-    /// Its fields in wire order: number of the header, name, bits. Bits that the definition does not name are left out.
-    pub fn fields(&self) -> impl Iterator<Item = (usize, &'a str, usize)> {
-        self.control.fields.iter().filter(|f| !f.filler).map(|f| (f.header, f.name.as_str(), f.width))
+    /// Its fields in wire order. Bits that the definition does not name are left out.
+    pub fn fields(&self) -> impl Iterator<Item = FieldInfo<'a>> {
+        self.control.fields.iter().filter(|field| !field.filler).map(|field| FieldInfo {
+            header: field.header,
+            name: &field.name,
+            bit: field.bit,
+            width: field.width,
+            little_endian: field.endian == Endian::Little,
+        })
     }
 }
