@@ -527,8 +527,16 @@ impl<'a> Compiler<'a> {
             let whole = Extract { left: 0, right: 0, little: false, ..test.window };
             whole.write(&mut template, window);
         }
-        let bound = control.extracts.iter().chain(&control.little).copied();
-        let inserts: Vec<SlotExtract> = bound.filter(|bound| !fixed.contains(&bound.extract)).collect();
+        let bound: Vec<SlotExtract> = control.extracts.iter().chain(&control.little).copied().collect();
+        let transaction = Slot::Transaction as u8;
+        // A field that names the transaction and fills another slot too comes from the other slot: who makes a command
+        // sets its queue, and need not repeat it.
+        let repeats = |insert: &SlotExtract| {
+            insert.slot == transaction
+                && bound.iter().any(|other| other.slot != transaction && other.extract == insert.extract)
+        };
+        let kept = |insert: &&SlotExtract| !fixed.contains(&insert.extract) && !repeats(insert);
+        let inserts: Vec<SlotExtract> = bound.iter().filter(kept).copied().collect();
         for (slot, program) in &control.programs {
             // What a program computes must come back by `encode`, or a packet made from the command would differ.
             for instruction in &program.code {
