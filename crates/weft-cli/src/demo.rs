@@ -4,14 +4,12 @@ use std::io::Write;
 
 use weft_wire::capture::{Reader, Step};
 use weft_wire::command::{Command, Flags, Kind, Slot};
-use weft_wire::envelope::{Envelope, Outside};
-use weft_wire::graph;
-use weft_wire::header::{Ethernet, Grh, Lrh, ether_type, link_next_header};
-use weft_wire::table::{Decoded, Link, Outer, ProtocolId, Tables};
+use weft_wire::table::{Decoded, Outer, Tables};
 
 use crate::Failure;
 use crate::decode::hex;
 use crate::dissect::{Dissector, Found};
+use crate::encode::in_envelope;
 
 macro_rules! captures {
     ($($name:literal),*) => {
@@ -150,79 +148,21 @@ struct Made {
 fn make(tables: &Tables, name: &str, command: &Command) -> Result<Made, Failure> {
     let told = |what: &dyn std::fmt::Display| Failure::Told(format!("{name}: {what}"));
     let protocol = tables.find(name).ok_or_else(|| told(&"not there"))?;
-    let mut command = *command;
-    if !matches!(name, "iwarp" | "srdma") {
-        // The reliable connected class of the InfiniBand transport.
-        let flags = Flags(command.flags().0 | 1 << Flags::CLASS_SHIFT);
-        command.slots[0] = Command::new(command.kind(), flags).slots[0];
-    } else if name == "iwarp" {
-        // FPDUs know no first segment, only the last.
-        command.slots[0] = Command::new(command.kind(), Flags::LAST).slots[0];
-    }
-    let payload = b"hello, world";
-    let mut envelope = envelope(name);
-    let mut body = vec![0u8; 256];
-    // Once for the length, then with the outer headers that checksums cover.
-    let length = tables.encode(protocol, &command, payload, &Outer::default(), &mut body).map_err(|error| told(&error))?;
-    envelope.fit(length).map_err(|error| told(&error))?;
-    let mut frame = envelope.emit(length).map_err(|error| told(&error))?;
-    let start = frame.len() - length;
-    let link = if name == "infiniband" { Link::InfiniBand } else { Link::Ethernet };
-    let path = graph::walk(link, &frame).ok().filter(|path| path.start == start);
-    let outer = path.map(|path| path.outer(&frame)).unwrap_or_default();
-    tables.encode(protocol, &command, payload, &outer, &mut body).map_err(|error| told(&error))?;
-    body.truncate(length);
-    if let Some(to) = frame.get_mut(start..) {
-        to.copy_from_slice(&body);
-    }
-    let decoded = decode(tables, protocol, &body).map_err(|error| told(&error))?;
-    Ok(Made { frame, start, decoded })
-}
-
-fn decode(tables: &Tables, protocol: ProtocolId, bytes: &[u8]) -> Result<Decoded, weft_wire::table::DecodeError> {
+    // The same flags in the protocol's own terms: the reliable connected class of the InfiniBand transport; FPDUs know
+    // no first segment, only the last.
+    let flags = match name {
+        "srdma" => command.flags(),
+        "iwarp" => Flags::LAST,
+        _ => Flags(command.flags().0 | 1 << Flags::CLASS_SHIFT),
+    };
+    let mut own = *command;
+    own.slots[0] = Command::new(command.kind(), flags).slots[0];
+    let frame = in_envelope(tables, protocol, |outer, out| tables.encode(protocol, &own, b"hello, world", outer, out))
+        .map_err(|failure| failure.about(name))?;
     let mut decoded = Decoded::default();
-    tables.decode(protocol, bytes, &mut decoded)?;
-    Ok(decoded)
-}
-
-fn envelope(name: &str) -> Envelope {
-    let grh = Outside::Grh(Grh {
-        traffic_class: 0,
-        flow_label: 0,
-        payload_length: 0,
-        next_header: Grh::TRANSPORT,
-        hop_limit: 64,
-        source_gid: [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xfe, 0, 0, 2],
-        destination_gid: [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xfe, 0, 0, 1],
-    });
-    match name {
-        "roce-v2" => Envelope::example_udp(0xc000, 4791),
-        "srdma" => Envelope::example_udp(0xc001, 0xc002),
-        "roce-v1" => {
-            let ethernet = Ethernet {
-                destination: [2, 0, 0, 0, 0, 1],
-                source: [2, 0, 0, 0, 0, 2],
-                ethertype: ether_type::ROCE_V1,
-            };
-            Envelope { layers: vec![Outside::Ethernet(ethernet), grh] }
-        }
-        "infiniband" => {
-            let lrh = Lrh {
-                vl: 0,
-                lver: 0,
-                sl: 0,
-                reserved2: 0,
-                lnh: link_next_header::LOCAL,
-                dlid: 1,
-                reserved5: 0,
-                pktlen: 0,
-                slid: 2,
-            };
-            Envelope { layers: vec![Outside::Lrh(lrh)] }
-        }
-        // A unit of a TCP stream: shown without the segment around it.
-        _ => Envelope::default(),
-    }
+    let body = frame.bytes.get(frame.start..).unwrap_or(&[]);
+    tables.decode(protocol, body, &mut decoded).map_err(|error| told(&error))?;
+    Ok(Made { frame: frame.bytes, start: frame.start, decoded })
 }
 
 /// The packet in hex, its parts set apart: outer headers | headers | payload | pad and checksums.

@@ -223,6 +223,12 @@ impl Index {
         self.rules.iter().filter(move |(_, known)| *known == protocol).map(|(rule, _)| rule.describe())
     }
 
+    pub(crate) fn wanted(&self, protocol: u16, name: &str) -> Option<u64> {
+        let (_, term, _) = TERMS.iter().find(|(known, ..)| *known == name)?;
+        let mut rules = self.rules.iter().filter(|(rule, known)| *known == protocol && rule.mask.value(*term) != 0);
+        rules.next().map(|(rule, _)| rule.value.value(*term))
+    }
+
     #[inline]
     pub(crate) fn find(&self, seen: &Seen) -> Option<u16> {
         let hit = self.rules.iter().find(|(rule, _)| {
