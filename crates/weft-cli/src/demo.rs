@@ -19,22 +19,48 @@ macro_rules! captures {
 
 /// The captures, in the binary itself: the demo needs no files.
 const CAPTURES: [(&str, &[u8]); 17] = captures![
-    "rxe_rc_send", "rxe_rc_write", "rxe_rc_read", "rxe_rc_atomic", "rxe_rc_rnr", "rxe_rc_badkey", "rxe_uc", "rxe_ud",
-    "rxe_ipv6_rc_all", "rxe_rdmacm_rping", "host_udp_socket_seqnak", "host_udp_socket_gso", "host_udp_socket_ipv6",
-    "siw_crc_p2p_rping200", "siw_crc_p2p_rping3500", "siw_nocrc_rping200", "siw_nocrc_rping3500"
+    "rxe_rc_send",
+    "rxe_rc_write",
+    "rxe_rc_read",
+    "rxe_rc_atomic",
+    "rxe_rc_rnr",
+    "rxe_rc_badkey",
+    "rxe_uc",
+    "rxe_ud",
+    "rxe_ipv6_rc_all",
+    "rxe_rdmacm_rping",
+    "host_udp_socket_seqnak",
+    "host_udp_socket_gso",
+    "host_udp_socket_ipv6",
+    "siw_crc_p2p_rping200",
+    "siw_crc_p2p_rping3500",
+    "siw_nocrc_rping200",
+    "siw_nocrc_rping3500"
 ];
 
 pub(crate) fn demo(out: &mut dyn Write) -> Result<(), Failure> {
     let tables = Tables::builtin().map_err(|error| Failure::Told(error.to_string()))?;
-    writeln!(out, "1. Packets of real RDMA stacks, decoded by the tables in protocols/*.toml and made again from the\n   decoded fields. CRC: ICRC of RoCE, CRC32C of iWARP. Exact: every byte of the packet came out the same.\n")?;
-    writeln!(out, "   {:<24} {:>7} {:>7} {:>9} {:>8} {:>8}  protocols", "capture", "frames", "RDMA", "CRC good", "bad", "exact")?;
+    writeln!(
+        out,
+        "1. Packets of real RDMA stacks, decoded by the tables in protocols/*.toml and made again from the\n   decoded fields. CRC: ICRC of RoCE, CRC32C of iWARP. Exact: every byte of the packet came out the same.\n"
+    )?;
+    writeln!(
+        out,
+        "   {:<24} {:>7} {:>7} {:>9} {:>8} {:>8}  protocols",
+        "capture", "frames", "RDMA", "CRC good", "bad", "exact"
+    )?;
     let mut total = Tally::default();
     for (name, bytes) in CAPTURES {
         let tally = decode_and_make_again(&tables, bytes)?;
         writeln!(
             out,
             "   {name:<24} {:>7} {:>7} {:>9} {:>8} {:>8}  {}",
-            tally.frames, tally.units, tally.good, tally.bad, tally.exact, tally.protocols.join(", ")
+            tally.frames,
+            tally.units,
+            tally.good,
+            tally.bad,
+            tally.exact,
+            tally.protocols.join(", ")
         )?;
         total.add(&tally);
     }
@@ -171,7 +197,6 @@ fn marked(made: &Made) -> String {
     let headers = made.start + usize::from(decoded.header_length);
     let payload = headers + decoded.payload_length as usize;
     let cut = |from: usize, to: usize| made.frame.get(from..to).map(hex).unwrap_or_default();
-    let parts =
-        [cut(0, made.start), cut(made.start, headers), cut(headers, payload), cut(payload, made.frame.len())];
+    let parts = [cut(0, made.start), cut(made.start, headers), cut(headers, payload), cut(payload, made.frame.len())];
     parts.iter().filter(|part| !part.is_empty()).cloned().collect::<Vec<_>>().join(" | ")
 }

@@ -65,9 +65,9 @@ fn find_opcode<'t>(tables: &'t Tables, id: ProtocolId, wanted: &str) -> Result<O
         Some(hex) => u16::from_str_radix(hex, 16).ok(),
         None => wanted.parse().ok(),
     };
-    let found = protocol.opcodes().find(|opcode| {
-        opcode.name().eq_ignore_ascii_case(wanted) || code.is_some_and(|code| opcode.code() == code)
-    });
+    let found = protocol
+        .opcodes()
+        .find(|opcode| opcode.name().eq_ignore_ascii_case(wanted) || code.is_some_and(|code| opcode.code() == code));
     found.ok_or_else(|| {
         let name = protocol.name();
         Failure::Told(format!("{name} has no opcode `{wanted}`; see `weft protocol show {name}`"))
@@ -174,9 +174,9 @@ fn envelope(tables: &Tables, id: ProtocolId) -> ((Link, LinkType), Envelope) {
     let wanted = |name: &str| tables.recognised_by(id, name);
     let port = |name: &str, otherwise: u16| wanted(name).and_then(|port| u16::try_from(port).ok()).unwrap_or(otherwise);
     let ethernet = (Link::Ethernet, LinkType::Ethernet);
-    let session = tables.protocol(id).is_some_and(|protocol| {
-        protocol.opcodes().any(|opcode| opcode.command().kind() == Kind::Sealed)
-    });
+    let session = tables
+        .protocol(id)
+        .is_some_and(|protocol| protocol.opcodes().any(|opcode| opcode.command().kind() == Kind::Sealed));
     if wanted("frame").is_some_and(|frame| frame != FrameKind::Packet as u64) {
         return (ethernet, Envelope::default());
     }

@@ -104,7 +104,8 @@ fn run(arguments: &[String], out: &mut dyn Write) -> Result<(), Failure> {
             let [name, opcode, fields @ ..] = options.plain.as_slice() else {
                 return Err(Failure::Usage("encode takes the names of a protocol and an opcode".to_string()));
             };
-            let request = encode::Request { protocol: name, opcode, fields, payload: options.payload, file: options.out };
+            let request =
+                encode::Request { protocol: name, opcode, fields, payload: options.payload, file: options.out };
             encode::encode(&options.tables(&[])?, &request, out)
         }
         ["protocol", "list", rest @ ..] => {

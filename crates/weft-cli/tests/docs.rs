@@ -2,6 +2,12 @@
 //! the document shows. A block ```` ```toml NAME ```` is written to that file first.
 //!
 //! `WEFT_BLESS=1 cargo test -p weft-cli --test docs` writes the real output into the documents instead.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test's own helpers: a panic is a failed test"
+)]
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,10 @@
 //! The parse graph on every kind of way, cut anywhere, with lengths that lie and tunnels without end.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test's own helpers: a panic is a failed test"
+)]
 
 use weft_wire::envelope::{Envelope, Outside};
 use weft_wire::graph::{self, Fault, GraphError, LayerKind, Path, Stop};
@@ -169,7 +175,10 @@ fn tunnels_end_at_the_limit() {
     // VXLAN in VXLAN in …, as long as a frame can be.
     let mut endless = Vec::new();
     for _ in 0..1200 {
-        endless.extend_from_slice(&frame(&[ethernet(ether_type::IPV4), ipv4(ip_protocol::UDP, &[]), vxlan()[0].clone(), vxlan()[1].clone()], b""));
+        endless.extend_from_slice(&frame(
+            &[ethernet(ether_type::IPV4), ipv4(ip_protocol::UDP, &[]), vxlan()[0].clone(), vxlan()[1].clone()],
+            b"",
+        ));
     }
     assert!(walk(&endless).is_err());
 }
