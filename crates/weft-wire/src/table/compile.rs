@@ -615,7 +615,6 @@ impl<'a> Compiler<'a> {
                 field: checksum.field.as_ref().map(|name| name.value.clone()),
                 trailer_bytes: if checksum.field.is_some() { 0 } else { bytes },
                 bytes,
-                optional: checksum.optional,
             });
         }
         Ok(tables)

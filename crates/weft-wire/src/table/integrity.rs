@@ -74,7 +74,6 @@ impl Tables {
             let computed = part.compute(bytes, checksum, outer);
             let checked = match (found, computed) {
                 (Some(found), Some(computed)) if found == computed => Checked::Good,
-                (Some(0), Some(_)) if checksum.optional => Checked::None,
                 (Some(found), Some(computed)) => Checked::Bad { found, computed },
                 _ => Checked::None,
             };

@@ -303,7 +303,6 @@ struct ChecksumTable {
     field: Option<String>,
     trailer_bytes: usize,
     bytes: usize,
-    optional: bool,
 }
 
 /// What a definition says of one opcode, for people.

@@ -308,7 +308,7 @@ pub fn frames(file: &Path) -> Vec<Frame> {
 
 /// The captures of real kernels that the tests ship with.
 pub fn captures(begin: &[&str]) -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/captures");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../captures");
     let mut files: Vec<PathBuf> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.retain(|file| {
         let name = file.file_name().unwrap().to_str().unwrap();
