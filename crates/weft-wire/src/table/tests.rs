@@ -253,3 +253,48 @@ fn what_does_not_fit_is_not_sent() {
         assert!(matches!(encode(&send, &mut out[..length]), Err(EncodeError::NoRoom { .. })));
     }
 }
+
+/// Packets of SRDMA name their transaction in all three ways, and a datagram is placed into a list.
+#[test]
+fn three_ways_to_a_transaction() {
+    let tables = Tables::builtin().unwrap();
+    let srdma = tables.find("srdma").unwrap();
+    let decode = |command: Command| {
+        let mut out = [0u8; 256];
+        let length = tables.encode(srdma, &command, &[7; 20], &Outer::default(), &mut out).unwrap();
+        let mut decoded = Decoded::default();
+        tables.decode(srdma, &out[..length], &mut decoded).unwrap();
+        decoded
+    };
+    let mut table = TransactionTable::new(8, 16).unwrap();
+    let buffer = |address: u64| Transaction::new(&[Segment { address, length: 30 }]).unwrap();
+    let read = table.insert(buffer(0x1000), Find::Id).unwrap();
+    let send = table.insert(buffer(0x2000), Find::Key(0x55 << 32 | 9)).unwrap();
+    let list = [Segment { address: 0x3000, length: 8 }, Segment { address: 0x4000, length: 100 }];
+    let datagram = table.insert(Transaction::new(&list).unwrap(), Find::Key(0x55 << 32 | 10)).unwrap();
+    let tagged = table.insert(buffer(0x5000), Find::Match { value: 0xab00, mask: 0xff00 }).unwrap();
+
+    let response = Command::new(Kind::ReadResponse, Flags::RESPONSE)
+        .with(Slot::Transaction, u64::from(read.to_bits()))
+        .with(Slot::Offset, 10);
+    let from = |kind: Kind, message: u64| {
+        Command::new(kind, Flags::default()).with(Slot::Source, 0x55).with(Slot::Message, message)
+    };
+    let any_tag = Command::new(Kind::TaggedSend, Flags::default()).with(Slot::Argument0, 0xabcd);
+    for (command, id, pieces) in [
+        (response, read, &[(0x100a, 20)][..]),
+        (from(Kind::Send, 9), send, &[(0x2000, 20)]),
+        (from(Kind::Datagram, 10), datagram, &[(0x3000, 8), (0x4000, 12)]),
+        (any_tag, tagged, &[(0x5000, 20)]),
+    ] {
+        let decoded = decode(command);
+        assert_eq!(tables.transaction(&decoded, &table), Some(id), "{command:?}");
+        let placed = tables.place(&decoded, table.get_mut(id)).unwrap();
+        assert_eq!(placed.map(|piece| (piece.address, piece.length)).collect::<Vec<_>>(), pieces);
+    }
+    assert_eq!(tables.transaction(&decode(from(Kind::Send, 11)), &table), None);
+    // What was granted is 30 bytes: 20 at offset 11 would end outside.
+    assert!(tables.place(&decode(response.with(Slot::Offset, 11)), table.get_mut(read)).is_err());
+    table.remove(read);
+    assert_eq!(tables.transaction(&decode(response), &table), None);
+}
