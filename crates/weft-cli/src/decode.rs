@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use weft_wire::capture::Packet;
-use weft_wire::command::{Slot};
+use weft_wire::command::Slot;
 use weft_wire::graph::LayerKind;
 use weft_wire::header::{Ethernet, Grh, Ipv4, Ipv6, Lrh};
 use weft_wire::limits::TRANSFER_LENGTH_DEFAULT_BYTES;
@@ -272,7 +272,9 @@ impl Printer<'_> {
             Found::Unit(unit) => {
                 let protocol = self.tables.protocol(unit.protocol);
                 let opcode = match &unit.decoded {
-                    Ok(decoded) => protocol.and_then(|protocol| protocol.opcode(decoded.opcode)).map_or("?", |o| o.name()),
+                    Ok(decoded) => {
+                        protocol.and_then(|protocol| protocol.opcode(decoded.opcode)).map_or("?", |o| o.name())
+                    }
                     Err(_) => "(not decoded)",
                 };
                 let key = (protocol.map_or("?", |protocol| protocol.title()).to_string(), opcode.to_string());
@@ -328,7 +330,9 @@ fn addresses(frame: &Frame<'_>) -> (String, String) {
             LayerKind::Lrh => {
                 Lrh::parse(bytes).ok().map(|header| (format!("LID {}", header.slid), format!("LID {}", header.dlid)))
             }
-            LayerKind::Ethernet => Ethernet::parse(bytes).ok().map(|header| (mac(header.source), mac(header.destination))),
+            LayerKind::Ethernet => {
+                Ethernet::parse(bytes).ok().map(|header| (mac(header.source), mac(header.destination)))
+            }
             _ => None,
         };
         if let Some(found) = found {

@@ -4,14 +4,12 @@ use std::io::Write;
 
 use weft_wire::capture::{Reader, Step};
 use weft_wire::command::{Command, Flags, Kind, Slot};
-use weft_wire::envelope::{Envelope, Outside};
-use weft_wire::graph;
-use weft_wire::header::{Ethernet, Grh, Lrh, ether_type, link_next_header};
-use weft_wire::table::{Decoded, Link, Outer, ProtocolId, Tables};
+use weft_wire::table::{Decoded, Outer, Tables};
 
 use crate::Failure;
 use crate::decode::hex;
 use crate::dissect::{Dissector, Found};
+use crate::encode::in_envelope;
 
 macro_rules! captures {
     ($($name:literal),*) => {
@@ -21,22 +19,48 @@ macro_rules! captures {
 
 /// The captures, in the binary itself: the demo needs no files.
 const CAPTURES: [(&str, &[u8]); 17] = captures![
-    "rxe_rc_send", "rxe_rc_write", "rxe_rc_read", "rxe_rc_atomic", "rxe_rc_rnr", "rxe_rc_badkey", "rxe_uc", "rxe_ud",
-    "rxe_ipv6_rc_all", "rxe_rdmacm_rping", "host_udp_socket_seqnak", "host_udp_socket_gso", "host_udp_socket_ipv6",
-    "siw_crc_p2p_rping200", "siw_crc_p2p_rping3500", "siw_nocrc_rping200", "siw_nocrc_rping3500"
+    "rxe_rc_send",
+    "rxe_rc_write",
+    "rxe_rc_read",
+    "rxe_rc_atomic",
+    "rxe_rc_rnr",
+    "rxe_rc_badkey",
+    "rxe_uc",
+    "rxe_ud",
+    "rxe_ipv6_rc_all",
+    "rxe_rdmacm_rping",
+    "host_udp_socket_seqnak",
+    "host_udp_socket_gso",
+    "host_udp_socket_ipv6",
+    "siw_crc_p2p_rping200",
+    "siw_crc_p2p_rping3500",
+    "siw_nocrc_rping200",
+    "siw_nocrc_rping3500"
 ];
 
 pub(crate) fn demo(out: &mut dyn Write) -> Result<(), Failure> {
     let tables = Tables::builtin().map_err(|error| Failure::Told(error.to_string()))?;
-    writeln!(out, "1. Packets of real RDMA stacks, decoded by the tables in protocols/*.toml and made again from the\n   decoded fields. CRC: ICRC of RoCE, CRC32C of iWARP. Exact: every byte of the packet came out the same.\n")?;
-    writeln!(out, "   {:<24} {:>7} {:>7} {:>9} {:>8} {:>8}  protocols", "capture", "frames", "RDMA", "CRC good", "bad", "exact")?;
+    writeln!(
+        out,
+        "1. Packets of real RDMA stacks, decoded by the tables in protocols/*.toml and made again from the\n   decoded fields. CRC: ICRC of RoCE, CRC32C of iWARP. Exact: every byte of the packet came out the same.\n"
+    )?;
+    writeln!(
+        out,
+        "   {:<24} {:>7} {:>7} {:>9} {:>8} {:>8}  protocols",
+        "capture", "frames", "RDMA", "CRC good", "bad", "exact"
+    )?;
     let mut total = Tally::default();
     for (name, bytes) in CAPTURES {
         let tally = decode_and_make_again(&tables, bytes)?;
         writeln!(
             out,
             "   {name:<24} {:>7} {:>7} {:>9} {:>8} {:>8}  {}",
-            tally.frames, tally.units, tally.good, tally.bad, tally.exact, tally.protocols.join(", ")
+            tally.frames,
+            tally.units,
+            tally.good,
+            tally.bad,
+            tally.exact,
+            tally.protocols.join(", ")
         )?;
         total.add(&tally);
     }
@@ -150,79 +174,21 @@ struct Made {
 fn make(tables: &Tables, name: &str, command: &Command) -> Result<Made, Failure> {
     let told = |what: &dyn std::fmt::Display| Failure::Told(format!("{name}: {what}"));
     let protocol = tables.find(name).ok_or_else(|| told(&"not there"))?;
-    let mut command = *command;
-    if !matches!(name, "iwarp" | "srdma") {
-        // The reliable connected class of the InfiniBand transport.
-        let flags = Flags(command.flags().0 | 1 << Flags::CLASS_SHIFT);
-        command.slots[0] = Command::new(command.kind(), flags).slots[0];
-    } else if name == "iwarp" {
-        // FPDUs know no first segment, only the last.
-        command.slots[0] = Command::new(command.kind(), Flags::LAST).slots[0];
-    }
-    let payload = b"hello, world";
-    let mut envelope = envelope(name);
-    let mut body = vec![0u8; 256];
-    // Once for the length, then with the outer headers that checksums cover.
-    let length = tables.encode(protocol, &command, payload, &Outer::default(), &mut body).map_err(|error| told(&error))?;
-    envelope.fit(length).map_err(|error| told(&error))?;
-    let mut frame = envelope.emit(length).map_err(|error| told(&error))?;
-    let start = frame.len() - length;
-    let link = if name == "infiniband" { Link::InfiniBand } else { Link::Ethernet };
-    let path = graph::walk(link, &frame).ok().filter(|path| path.start == start);
-    let outer = path.map(|path| path.outer(&frame)).unwrap_or_default();
-    tables.encode(protocol, &command, payload, &outer, &mut body).map_err(|error| told(&error))?;
-    body.truncate(length);
-    if let Some(to) = frame.get_mut(start..) {
-        to.copy_from_slice(&body);
-    }
-    let decoded = decode(tables, protocol, &body).map_err(|error| told(&error))?;
-    Ok(Made { frame, start, decoded })
-}
-
-fn decode(tables: &Tables, protocol: ProtocolId, bytes: &[u8]) -> Result<Decoded, weft_wire::table::DecodeError> {
+    // The same flags in the protocol's own terms: the reliable connected class of the InfiniBand transport; FPDUs know
+    // no first segment, only the last.
+    let flags = match name {
+        "srdma" => command.flags(),
+        "iwarp" => Flags::LAST,
+        _ => Flags(command.flags().0 | 1 << Flags::CLASS_SHIFT),
+    };
+    let mut own = *command;
+    own.slots[0] = Command::new(command.kind(), flags).slots[0];
+    let frame = in_envelope(tables, protocol, |outer, out| tables.encode(protocol, &own, b"hello, world", outer, out))
+        .map_err(|failure| failure.about(name))?;
     let mut decoded = Decoded::default();
-    tables.decode(protocol, bytes, &mut decoded)?;
-    Ok(decoded)
-}
-
-fn envelope(name: &str) -> Envelope {
-    let grh = Outside::Grh(Grh {
-        traffic_class: 0,
-        flow_label: 0,
-        payload_length: 0,
-        next_header: Grh::TRANSPORT,
-        hop_limit: 64,
-        source_gid: [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xfe, 0, 0, 2],
-        destination_gid: [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xfe, 0, 0, 1],
-    });
-    match name {
-        "roce-v2" => Envelope::example_udp(0xc000, 4791),
-        "srdma" => Envelope::example_udp(0xc001, 0xc002),
-        "roce-v1" => {
-            let ethernet = Ethernet {
-                destination: [2, 0, 0, 0, 0, 1],
-                source: [2, 0, 0, 0, 0, 2],
-                ethertype: ether_type::ROCE_V1,
-            };
-            Envelope { layers: vec![Outside::Ethernet(ethernet), grh] }
-        }
-        "infiniband" => {
-            let lrh = Lrh {
-                vl: 0,
-                lver: 0,
-                sl: 0,
-                reserved2: 0,
-                lnh: link_next_header::LOCAL,
-                dlid: 1,
-                reserved5: 0,
-                pktlen: 0,
-                slid: 2,
-            };
-            Envelope { layers: vec![Outside::Lrh(lrh)] }
-        }
-        // A unit of a TCP stream: shown without the segment around it.
-        _ => Envelope::default(),
-    }
+    let body = frame.bytes.get(frame.start..).unwrap_or(&[]);
+    tables.decode(protocol, body, &mut decoded).map_err(|error| told(&error))?;
+    Ok(Made { frame: frame.bytes, start: frame.start, decoded })
 }
 
 /// The packet in hex, its parts set apart: outer headers | headers | payload | pad and checksums.
@@ -231,7 +197,6 @@ fn marked(made: &Made) -> String {
     let headers = made.start + usize::from(decoded.header_length);
     let payload = headers + decoded.payload_length as usize;
     let cut = |from: usize, to: usize| made.frame.get(from..to).map(hex).unwrap_or_default();
-    let parts =
-        [cut(0, made.start), cut(made.start, headers), cut(headers, payload), cut(payload, made.frame.len())];
+    let parts = [cut(0, made.start), cut(made.start, headers), cut(headers, payload), cut(payload, made.frame.len())];
     parts.iter().filter(|part| !part.is_empty()).cloned().collect::<Vec<_>>().join(" | ")
 }

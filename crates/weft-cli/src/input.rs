@@ -39,11 +39,8 @@ pub(crate) fn read_capture<E: From<InputError>>(
     path: &str,
     each: impl FnMut(Result<Packet<'_>, CaptureError>) -> Result<(), E>,
 ) -> Result<(), E> {
-    let mut source: Box<dyn Read> = if path == "-" {
-        Box::new(io::stdin().lock())
-    } else {
-        Box::new(File::open(path).map_err(InputError::Io)?)
-    };
+    let mut source: Box<dyn Read> =
+        if path == "-" { Box::new(io::stdin().lock()) } else { Box::new(File::open(path).map_err(InputError::Io)?) };
     let mut start = [0u8; 2];
     let length = read_up_to(&mut source, &mut start).map_err(InputError::Io)?;
     let start = io::Cursor::new(start).take(length as u64);

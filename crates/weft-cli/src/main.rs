@@ -4,6 +4,7 @@
 mod decode;
 mod demo;
 mod dissect;
+mod encode;
 mod input;
 mod json;
 mod protocol;
@@ -24,6 +25,11 @@ weft: an RDMA NIC in software
       --summary                   counts by protocol and opcode
       --protocols DIR             add the definitions (*.toml) in DIR; one of the same name replaces Weft's
       --session PORT              this UDP port carries SRDMA (its set-up is not in the capture)
+  weft encode NAME OPCODE [FIELD=VALUE ...] [options]
+                                  make a packet: opcode by name or number, fields as header.field, the rest by default
+      --payload TEXT              its payload (0x… for bytes in hex)
+      --out FILE                  append it to this pcap file
+      --protocols DIR             as above
   weft protocol list              the protocols
   weft protocol show NAME         headers and opcodes of one
   weft protocol check FILE        check a definition
@@ -93,6 +99,15 @@ fn run(arguments: &[String], out: &mut dyn Write) -> Result<(), Failure> {
             };
             decode::decode(&options.tables(&[])?, file, format, options.sessions, out)
         }
+        ["encode", rest @ ..] => {
+            let options = Options::parse(rest, &["--payload", "--out", "--protocols"])?;
+            let [name, opcode, fields @ ..] = options.plain.as_slice() else {
+                return Err(Failure::Usage("encode takes the names of a protocol and an opcode".to_string()));
+            };
+            let request =
+                encode::Request { protocol: name, opcode, fields, payload: options.payload, file: options.out };
+            encode::encode(&options.tables(&[])?, &request, out)
+        }
         ["protocol", "list", rest @ ..] => {
             let options = Options::parse(rest, &["--protocols"])?;
             options.nothing_else()?;
@@ -130,6 +145,8 @@ struct Options<'a> {
     json: bool,
     summary: bool,
     protocols: Vec<&'a str>,
+    payload: &'a str,
+    out: Option<&'a str>,
     sessions: Vec<u16>,
     rounds: Option<usize>,
 }
@@ -151,6 +168,8 @@ impl<'a> Options<'a> {
                 "--json" => options.json = true,
                 "--summary" => options.summary = true,
                 "--protocols" => options.protocols.push(value()?),
+                "--payload" => options.payload = value()?,
+                "--out" => options.out = Some(value()?),
                 "--session" => {
                     let port = value()?;
                     let bad = |_| Failure::Usage(format!("`{port}` is no UDP port"));

@@ -50,7 +50,14 @@ pub(crate) fn show(tables: &Tables, name: &str, out: &mut dyn Write) -> Result<(
 
     writeln!(out, "\nopcodes\n  {:<6} {:<32} {:<28} headers, placement, transaction", "code", "name", "command")?;
     for opcode in protocol.opcodes() {
-        writeln!(out, "  {:<6} {:<32} {:<28} {}", format!("{:#04x}", opcode.code()), opcode.name(), commands(&opcode), rest(&opcode))?;
+        writeln!(
+            out,
+            "  {:<6} {:<32} {:<28} {}",
+            format!("{:#04x}", opcode.code()),
+            opcode.name(),
+            commands(&opcode),
+            rest(&opcode)
+        )?;
     }
     Ok(())
 }

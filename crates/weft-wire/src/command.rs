@@ -294,7 +294,7 @@ pub(crate) const KIND_BITS: u32 = 8;
 macro_rules! getters {
     ($($(#[$doc:meta])* $name:ident, $slot:ident;)*) => {
         impl Command {
-            $($(#[$doc])* #[inline] #[must_use] pub fn $name(&self) -> u64 { self.slots[Slot::$slot as usize] })*
+            $($(#[$doc])* #[inline] #[must_use] pub fn $name(&self) -> u64 { self.slot(Slot::$slot) })*
         }
     };
 }
@@ -351,15 +351,23 @@ impl Command {
     /// The value of any slot.
     #[inline]
     #[must_use]
+    #[expect(clippy::indexing_slicing, reason = "there are as many slots as `Slot` has values")]
     pub fn slot(&self, slot: Slot) -> u64 {
         self.slots[slot as usize]
+    }
+
+    /// Changes one slot.
+    #[inline]
+    #[expect(clippy::indexing_slicing, reason = "there are as many slots as `Slot` has values")]
+    pub fn set(&mut self, slot: Slot, value: u64) {
+        self.slots[slot as usize] = value;
     }
 
     /// The command with one slot changed.
     #[inline]
     #[must_use]
     pub fn with(mut self, slot: Slot, value: u64) -> Command {
-        self.slots[slot as usize] = value;
+        self.set(slot, value);
         self
     }
 }

@@ -29,17 +29,13 @@ impl Connection {
     /// For the checks of a definition.
     #[must_use]
     pub fn attributes(&self) -> Attributes {
-        let mut attributes = Attributes::default();
-        for (attribute, value) in [
+        Attribute::collect(&[
             (Attribute::Partition, u64::from(self.partition)),
             (Attribute::Key, u64::from(self.key)),
             (Attribute::Peer, u64::from(self.peer)),
             (Attribute::Sequence, u64::from(self.sequence)),
             (Attribute::Mtu, 1u64.checked_shl(u32::from(self.mtu_log2)).unwrap_or(0)),
-        ] {
-            attributes[attribute as usize] = value;
-        }
-        attributes
+        ])
     }
 }
 

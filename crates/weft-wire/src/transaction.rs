@@ -100,8 +100,7 @@ impl Transaction {
     #[must_use]
     pub fn attributes(&self) -> Attributes {
         let first = self.segments.first().copied().unwrap_or_default();
-        let mut attributes = Attributes::default();
-        for (attribute, value) in [
+        Attribute::collect(&[
             (Attribute::Key, self.key),
             (Attribute::Peer, self.peer),
             (Attribute::Sequence, self.first_sequence),
@@ -109,10 +108,7 @@ impl Transaction {
             (Attribute::End, first.address.wrapping_add(first.length)),
             (Attribute::Remaining, self.length - self.next),
             (Attribute::Mtu, self.mtu),
-        ] {
-            attributes[attribute as usize] = value;
-        }
-        attributes
+        ])
     }
 
     /// The pieces of memory for `length` bytes at `offset` of the message.
@@ -366,7 +362,8 @@ impl TransactionTable {
     /// Ends a transaction. Its id, and whatever else found it, finds nothing from now on.
     pub fn remove(&mut self, id: TransactionId) -> Option<Transaction> {
         let index = self.index(id)?;
-        let (find, transaction, next) = self.entries.get(index).map(|entry| (entry.find, entry.transaction, entry.next))?;
+        let (find, transaction, next) =
+            self.entries.get(index).map(|entry| (entry.find, entry.transaction, entry.next))?;
         let index = index as u32;
         match find {
             Find::Id => {}

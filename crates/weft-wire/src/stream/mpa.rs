@@ -98,7 +98,10 @@ impl fmt::Display for MpaError {
         match self {
             MpaError::NotMpa => write!(f, "the TCP stream does not begin with an MPA start frame"),
             MpaError::PrivateData(length) => {
-                write!(f, "an MPA start frame claims {length} bytes of private data, at most {PRIVATE_DATA_MAX_BYTES} are allowed")
+                write!(
+                    f,
+                    "an MPA start frame claims {length} bytes of private data, at most {PRIVATE_DATA_MAX_BYTES} are allowed"
+                )
             }
             MpaError::Rejected => write!(f, "bytes behind an MPA start frame that rejected the connection"),
             MpaError::Marker { expected, found } => {
@@ -197,7 +200,9 @@ impl End {
         let mut wanted = Fpdu::LEN;
         loop {
             if at.is_multiple_of(SPACING) {
-                let Some((marker, behind)) = rest.split_at_checked(MpaMarker::LEN) else { return Ok(MpaStep::NeedMore) };
+                let Some((marker, behind)) = rest.split_at_checked(MpaMarker::LEN) else {
+                    return Ok(MpaStep::NeedMore);
+                };
                 let found = u64::from(MpaMarker::parse(marker).map_err(MpaError::Header)?.fpdu_pointer);
                 let expected = at.saturating_sub(begin);
                 if found != expected {
@@ -298,7 +303,9 @@ mod tests {
         out
     }
 
-    fn units(connection: &mut MpaConnection, side: Side, mut stream: &[u8]) -> Result<Vec<(Vec<u8>, Option<Checked>)>, MpaError> {
+    type Units = Vec<(Vec<u8>, Option<Checked>)>;
+
+    fn units(connection: &mut MpaConnection, side: Side, mut stream: &[u8]) -> Result<Units, MpaError> {
         let mut found = Vec::new();
         let mut scratch = Vec::new();
         while let MpaStep::Unit { consumed, unit } = connection.next(side, stream, &mut scratch)? {

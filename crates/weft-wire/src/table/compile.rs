@@ -28,6 +28,9 @@ pub(crate) fn protocol(sources: &Sources<'_>, definition: &Definition) -> Result
     Compiler { sources, definition }.protocol()
 }
 
+/// Select fields by name, each with how far up its value goes in the opcode.
+type SelectFields<'a> = Vec<(&'a Placed<String>, u32)>;
+
 struct Compiler<'a> {
     sources: &'a Sources<'a>,
     definition: &'a Definition,
@@ -113,10 +116,7 @@ impl<'a> Compiler<'a> {
     }
 
     /// Width of the opcode, and each select field with the place of its value in it (most significant first).
-    fn select_fields(
-        &self,
-        select: &'a [Placed<String>],
-    ) -> Result<(u32, Vec<(&'a Placed<String>, u32)>), DefinitionError> {
+    fn select_fields(&self, select: &'a [Placed<String>]) -> Result<(u32, SelectFields<'a>), DefinitionError> {
         let mut bits = 0;
         let mut widths = Vec::new();
         for name in select {
@@ -615,7 +615,6 @@ impl<'a> Compiler<'a> {
                 field: checksum.field.as_ref().map(|name| name.value.clone()),
                 trailer_bytes: if checksum.field.is_some() { 0 } else { bytes },
                 bytes,
-                optional: checksum.optional,
             });
         }
         Ok(tables)

@@ -173,8 +173,6 @@ pub(crate) struct Checksum {
     pub(crate) ones: Vec<Placed<String>>,
     /// The field that holds it; otherwise it is a trailer.
     pub(crate) field: Option<Placed<String>>,
-    /// Zero on the wire may mean that the peers agreed to leave it out.
-    pub(crate) optional: bool,
 }
 
 impl Algorithm {
@@ -480,7 +478,7 @@ impl TransactionRule {
 
 impl Checksum {
     fn read(sources: &Sources<'_>, table: &Table<'_>) -> Result<Checksum, DefinitionError> {
-        table.only(&["name", "algorithm", "endian", "over", "ones", "field", "optional"])?;
+        table.only(&["name", "algorithm", "endian", "over", "ones", "field"])?;
         let algorithm = table.need("algorithm", "\"crc32\"")?;
         let known = [
             ("crc32", Algorithm::Crc(CRC32)),
@@ -511,7 +509,6 @@ impl Checksum {
                 .map_or(Ok(Coverage::Packet), |value| one_of(&value, "coverage", &COVERAGE_NAMES))?,
             ones: table.maybe("ones").map_or(Ok(Vec::new()), |list| list.strings())?,
             field: table.maybe("field").map(|field| field.string()).transpose()?,
-            optional: table.maybe("optional").map_or(Ok(false), |value| value.flag())?,
         })
     }
 }

@@ -159,6 +159,42 @@ impl Tables {
         Some(fields)
     }
 
+    /// Changes one field, by its full name `header.field`. A field of more than 64 bits takes its bytes.
+    pub fn set_field(
+        &self,
+        protocol: ProtocolId,
+        opcode: OpcodeId,
+        fields: &mut Fields,
+        name: &str,
+        value: FieldValue<'_>,
+    ) -> Result<(), SetError> {
+        let control = self.protocol(protocol).and_then(|tables| tables.control(opcode)).ok_or(SetError::NoSuchField)?;
+        let mut first = 0;
+        for field in &control.fields {
+            let places = fields.values.get_mut(first..first + field.extracts.len()).unwrap_or(&mut []);
+            first += field.extracts.len();
+            if field.full_name != name {
+                continue;
+            }
+            return match (&*field.extracts, value) {
+                ([one], FieldValue::Number { value, .. }) if value <= one.max() => {
+                    places.fill(value);
+                    Ok(())
+                }
+                ([_], _) => Err(SetError::TooWide { bits: field.width }),
+                (parts, FieldValue::Bytes(bytes)) if bytes.len() * 8 == field.width => {
+                    for ((place, extract), chunk) in places.iter_mut().zip(parts).zip(bytes.chunks(8)) {
+                        let here = super::Extract { offset: 0, left: 0, ..*extract };
+                        *place = here.read(chunk);
+                    }
+                    Ok(())
+                }
+                _ => Err(SetError::NeedsBytes { bytes: field.width / 8 }),
+            };
+        }
+        Err(SetError::NoSuchField)
+    }
+
     /// Names and values of the fields that the definition names, in wire order, as `header.field`. A field of more than
     /// 64 bits comes as its bytes.
     pub fn named_fields<'a>(
@@ -207,6 +243,35 @@ impl Tables {
         Ok(end)
     }
 }
+
+/// Why a field was not changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetError {
+    /// The opcode has no such field.
+    NoSuchField,
+    /// The value has more bits than the field.
+    TooWide {
+        /// Bits of the field.
+        bits: usize,
+    },
+    /// The field has more than 64 bits: give its bytes.
+    NeedsBytes {
+        /// How many.
+        bytes: usize,
+    },
+}
+
+impl fmt::Display for SetError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SetError::NoSuchField => write!(f, "the opcode has no such field"),
+            SetError::TooWide { bits } => write!(f, "the field has {bits} bits"),
+            SetError::NeedsBytes { bytes } => write!(f, "the field takes {bytes} bytes, in hex"),
+        }
+    }
+}
+
+impl core::error::Error for SetError {}
 
 /// The value of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -140,6 +140,25 @@ impl Attribute {
         ATTRIBUTE_NAMES.iter().find(|(known, _)| *known == name).map(|(_, attribute)| *attribute)
     }
 
+    /// This attribute's value.
+    #[inline]
+    #[must_use]
+    #[expect(clippy::indexing_slicing, reason = "there are as many places as `Attribute` has values")]
+    pub fn of(self, attributes: &Attributes) -> u64 {
+        attributes[self as usize]
+    }
+
+    /// Attributes with these values, the others zero.
+    #[must_use]
+    #[expect(clippy::indexing_slicing, reason = "there are as many places as `Attribute` has values")]
+    pub fn collect(values: &[(Attribute, u64)]) -> Attributes {
+        let mut attributes = Attributes::default();
+        for (attribute, value) in values {
+            attributes[*attribute as usize] = *value;
+        }
+        attributes
+    }
+
     /// All names, for error texts.
     pub fn names() -> impl Iterator<Item = &'static str> + Clone {
         ATTRIBUTE_NAMES.iter().map(|(name, _)| *name)
@@ -245,8 +264,8 @@ impl Inputs<'_> {
             Operand::Payload => self.payload,
             Operand::Headers => self.headers,
             Operand::Packet => self.packet,
-            Operand::Connection(attribute) => self.connection[attribute as usize],
-            Operand::Transaction(attribute) => self.transaction[attribute as usize],
+            Operand::Connection(attribute) => attribute.of(self.connection),
+            Operand::Transaction(attribute) => attribute.of(self.transaction),
             Operand::Slot(slot) => self.command.map_or(0, |command| command.slot(slot)),
         }
     }

@@ -86,13 +86,15 @@ pub enum FrameKind {
 impl Seen {
     #[inline]
     pub(crate) fn with(mut self, term: Term, value: u64) -> Seen {
-        let word = &mut self.words[usize::from(term.word & 1)];
+        let [first, second] = &mut self.words;
+        let word = if term.word == 0 { first } else { second };
         *word = *word & !(term.max() << term.shift) | (value & term.max()) << term.shift;
         self
     }
 
     fn value(&self, term: Term) -> u64 {
-        self.words[usize::from(term.word & 1)] >> term.shift & term.max()
+        let [first, second] = self.words;
+        (if term.word == 0 { first } else { second }) >> term.shift & term.max()
     }
 
     /// Something seen inside of a TCP stream.
@@ -221,6 +223,12 @@ impl Index {
 
     pub(crate) fn rules(&self, protocol: u16) -> impl Iterator<Item = String> {
         self.rules.iter().filter(move |(_, known)| *known == protocol).map(|(rule, _)| rule.describe())
+    }
+
+    pub(crate) fn wanted(&self, protocol: u16, name: &str) -> Option<u64> {
+        let (_, term, _) = TERMS.iter().find(|(known, ..)| *known == name)?;
+        let mut rules = self.rules.iter().filter(|(rule, known)| *known == protocol && rule.mask.value(*term) != 0);
+        rules.next().map(|(rule, _)| rule.value.value(*term))
     }
 
     #[inline]

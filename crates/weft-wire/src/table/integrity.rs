@@ -3,7 +3,7 @@
 use super::definition::Coverage;
 use super::extract::{Endian, Extract};
 use super::{ChecksumTable, Control, Decoded, Protocol, Sum, Tables};
-use crate::checksum::internet;
+use crate::header::Checksum;
 use crate::limits::{CHECKSUMS_MAX, HEADER_LENGTH_MAX_BYTES};
 
 /// The headers in front of a protocol's first byte, as far as checksums cover them. A program that works on sockets and
@@ -74,7 +74,6 @@ impl Tables {
             let computed = part.compute(bytes, checksum, outer);
             let checked = match (found, computed) {
                 (Some(found), Some(computed)) if found == computed => Checked::Good,
-                (Some(0), Some(_)) if checksum.optional => Checked::None,
                 (Some(found), Some(computed)) => Checked::Bad { found, computed },
                 _ => Checked::None,
             };
@@ -188,7 +187,7 @@ impl Sum {
     fn over(&self, parts: &[&[u8]]) -> u32 {
         match self {
             Sum::Crc(crc) => crc.finish(parts.iter().fold(crc.start(), |register, part| crc.update(register, part))),
-            Sum::Internet => u32::from(internet(parts)),
+            Sum::Internet => u32::from(parts.iter().fold(Checksum::new(), |sum, part| sum.add_bytes(part)).finish()),
             Sum::Bytes => u32::from(parts.iter().flat_map(|part| *part).fold(0u8, |sum, byte| sum.wrapping_add(*byte))),
             Sum::Xor => u32::from(parts.iter().flat_map(|part| *part).fold(0u8, |sum, byte| sum ^ byte)),
         }

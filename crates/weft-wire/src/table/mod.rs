@@ -41,7 +41,7 @@ use source::{Sources, suggest};
 
 pub use decode::{Commands, DecodeError, Decoded, ValidationError};
 pub use definition::{Coverage, Placement, TransactionBy};
-pub use encode::{EncodeError, FieldValue, Fields};
+pub use encode::{EncodeError, FieldValue, Fields, SetError};
 pub use expression::{ATTRIBUTES, Attribute, Attributes};
 pub(crate) use index::Term;
 pub use index::{FrameKind, Link, Seen, Tunnel};
@@ -141,6 +141,12 @@ impl Tables {
     /// How a protocol is recognised, one text for each rule.
     pub fn rules(&self, id: ProtocolId) -> impl Iterator<Item = String> {
         self.index.rules(id.0)
+    }
+
+    /// What a rule of the protocol wants to see, by the name that definitions use (`udp_destination`, `ethertype`, …).
+    #[must_use]
+    pub fn recognised_by(&self, id: ProtocolId, name: &str) -> Option<u64> {
+        self.index.wanted(id.0, name)
     }
 
     /// The protocol of a packet of which this was seen.
@@ -297,7 +303,6 @@ struct ChecksumTable {
     field: Option<String>,
     trailer_bytes: usize,
     bytes: usize,
-    optional: bool,
 }
 
 /// What a definition says of one opcode, for people.
