@@ -138,6 +138,13 @@ impl<'a> Compiler<'a> {
 
     /// One entry for every opcode and family.
     fn expand(&self, bits: u32) -> Result<Vec<Expanded<'a>>, DefinitionError> {
+        // Counted before they are made: a short file can ask for very many, each with a copy of a long name.
+        let count: usize = self.definition.opcodes.iter().map(|opcode| opcode.families.len().max(1)).sum();
+        if count > OPCODES_PER_PROTOCOL_MAX {
+            let what = format!("{count} opcodes after families are applied");
+            let instead = format!("at most {OPCODES_PER_PROTOCOL_MAX}");
+            return Err(self.sources.error(self.definition.name.place, what, instead));
+        }
         let mut by_code: Vec<_> = self.definition.families.iter().collect();
         by_code.sort_by_key(|(_, family)| family.code);
         let mut expanded = Vec::new();
@@ -166,11 +173,6 @@ impl<'a> Compiler<'a> {
                 let first = if opcode.response { &family.response } else { &family.request };
                 add(family.code | opcode.code, format!("{} {}", family.title, opcode.name), class, first);
             }
-        }
-        if expanded.len() > OPCODES_PER_PROTOCOL_MAX {
-            let what = format!("{} opcodes after families are applied", expanded.len());
-            let instead = format!("at most {OPCODES_PER_PROTOCOL_MAX}");
-            return Err(self.sources.error(self.definition.name.place, what, instead));
         }
         for entry in &expanded {
             if entry.code >> bits != 0 {

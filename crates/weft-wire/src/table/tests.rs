@@ -298,3 +298,13 @@ fn three_ways_to_a_transaction() {
     table.remove(read);
     assert_eq!(tables.transaction(&decode(response), &table), None);
 }
+
+#[test]
+fn opcodes_are_counted_before_they_are_made() {
+    // 200 KB that would become 25,000 opcodes, each with a name of 100 KB.
+    let families = "\"f\",".repeat(25_000);
+    let text = GOOD.replace("name = \"One\"", &format!("name = \"{}\"\nin = [{families}]", "n".repeat(100_000)));
+    let text = text + "[family.f]\ncode = 0x10\ntitle = \"F\"\nrequest = []\n";
+    let error = load(&text).map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains("25000 opcodes after families are applied; at most 512"), "{error}");
+}
