@@ -1,7 +1,7 @@
 //! Capture files: the first byte seeds how the rest, a file, is cut into chunks.
 //!
-//! A file gives the same packets, the same faults and the same end, whether the reader sees it at once or in chunks of
-//! any size. No step asks for more than the limit or consumes what is not there, and a file is done after as many
+//! A file gives the same packets, the same faults and the same end, whether the reader sees it at once, or no more of it
+//! than it asks for, or in chunks of any size. No step asks for more than the limit or consumes what is not there, and a file is done after as many
 //! steps as it has bytes.
 
 use weft_wire::capture::limits::BUFFERED_BLOCK_LENGTH_MAX_BYTES;
@@ -19,6 +19,9 @@ enum Event {
 pub fn run(input: &[u8]) {
     let Some((seed, file)) = input.split_first() else { return };
     let whole = events(file, |_| usize::MAX);
+    // No more than was asked for, each time.
+    let asked = events(file, |missing| missing);
+    assert_eq!(whole, asked);
     let mut state = u32::from(*seed);
     let chunked = events(file, |_| {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -45,11 +48,14 @@ fn events(file: &[u8], mut chunk: impl FnMut(usize) -> usize) -> Vec<Event> {
             }
             Ok(Step::NeedMore { at_least }) => {
                 assert!(at_least > buffer.len() && at_least <= BUFFERED_BLOCK_LENGTH_MAX_BYTES as usize);
-                if end == file.len() {
-                    events.push(Event::End(reader.finish(buffer)));
+                // The contract: the buffer grows to what was asked for, or the file has no more.
+                while end < file.len() && end - start < at_least {
+                    end = end.saturating_add(chunk(at_least - (end - start))).min(file.len());
+                }
+                if end - start < at_least {
+                    events.push(Event::End(reader.finish(&file[start..end])));
                     return events;
                 }
-                end = end.saturating_add(chunk(at_least)).min(file.len());
                 continue;
             }
             Ok(Step::Skip { consumed }) => consumed,
