@@ -44,7 +44,7 @@ pub fn run(input: &[u8]) {
 }
 
 /// The name of a built-in protocol, from its file's.
-fn name_of(source: &Source<'static>) -> &'static str {
+fn name_of<'a>(source: &Source<'a>) -> &'a str {
     source.file.trim_end_matches(".toml")
 }
 
