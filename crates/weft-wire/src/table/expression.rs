@@ -248,7 +248,15 @@ impl Program {
 
     /// Whether it needs a connection or a transaction.
     pub(crate) fn needs_context(&self) -> bool {
-        self.code.iter().any(|i| matches!(i, Instruction::Load(Operand::Connection(_) | Operand::Transaction(_))))
+        self.loads().any(|operand| matches!(operand, Operand::Connection(_) | Operand::Transaction(_)))
+    }
+
+    /// What it reads.
+    pub(crate) fn loads(&self) -> impl Iterator<Item = Operand> {
+        self.code.iter().filter_map(|instruction| match instruction {
+            Instruction::Load(operand) => Some(*operand),
+            _ => None,
+        })
     }
 }
 
