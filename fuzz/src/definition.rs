@@ -4,10 +4,11 @@
 //! is loaded:
 //! - a packet that decodes adds up, and its fields make it again;
 //! - for every opcode, fields from any bytes make a packet with the same fields, and the opcode's plain command makes
-//!   one that decodes to the same opcode unless a check of the definition's own refuses it.
+//!   one that decodes to the same opcode unless a check of the definition's own refuses it;
+//! - no checksum of what is made is bad.
 
 use weft_wire::table::{
-    BUILTIN, DecodeError, Decoded, DefinitionError, EncodeError, Outer, ProtocolId, Source, Tables,
+    BUILTIN, DecodeError, Decoded, DefinitionError, EncodeError, OpcodeId, Outer, ProtocolId, Source, Tables,
 };
 
 const FILE: &str = "fuzz.toml";
@@ -98,6 +99,7 @@ fn opcodes(tables: &Tables, id: ProtocolId, rest: &[u8]) {
             Err(error) => panic!("{error}"),
         };
         assert!(length >= opcode.header_length() + payload.len());
+        intact(tables, id, opcode.id, &made[..length]);
         if !has_checksums(tables, id) {
             assert_eq!(tables.fields(id, opcode.id, &made[..length]), Some(fields));
         }
@@ -105,6 +107,7 @@ fn opcodes(tables: &Tables, id: ProtocolId, rest: &[u8]) {
         let command = opcode.command();
         assert_eq!(tables.opcode_for(id, &command), Some(opcode.id));
         let Ok(length) = tables.encode(id, &command, &[], &outer, &mut made) else { continue };
+        intact(tables, id, opcode.id, &made[..length]);
         let mut decoded = Decoded::default();
         match tables.decode(id, &made[..length], &mut decoded) {
             Ok(()) => assert_eq!(decoded.opcode, opcode.id),
@@ -112,4 +115,11 @@ fn opcodes(tables: &Tables, id: ProtocolId, rest: &[u8]) {
             Err(error) => panic!("`{}`: {error}", opcode.name()),
         }
     }
+}
+
+/// Of a packet that was made, no checksum is bad.
+fn intact(tables: &Tables, protocol: ProtocolId, opcode: OpcodeId, made: &[u8]) {
+    let packet = Decoded { protocol, opcode, ..Decoded::default() };
+    let integrity = tables.verify(&packet, made, &Outer::default());
+    assert!(integrity.is_intact(), "{integrity:?}");
 }
