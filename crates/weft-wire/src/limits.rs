@@ -23,6 +23,10 @@ pub const PROGRAM_LENGTH_MAX: usize = 32;
 pub const PROGRAM_STACK_MAX: usize = 16;
 /// Values that one protocol derives. One may stand on another, so it is also how deep they nest.
 pub const DERIVATIONS_MAX: usize = 64;
+/// Checks of one opcode, those of its protocol included.
+pub const CHECKS_PER_OPCODE_MAX: usize = 64;
+/// Expressions for one slot of the command, of which the first that fits an opcode is taken.
+pub const ALTERNATIVES_MAX: usize = 16;
 /// Checksums of one protocol.
 pub const CHECKSUMS_MAX: usize = 4;
 /// Generic commands that one opcode asks for beside its own.

@@ -18,8 +18,8 @@ use super::{
 use crate::checksum::Crc;
 use crate::command::{Command, Flags, KIND_BITS, Slot};
 use crate::limits::{
-    FIELDS_PER_OPCODE_MAX, HEADER_LENGTH_MAX_BYTES, HEADERS_PER_OPCODE_MAX, OPCODE_WIDTH_MAX_BITS,
-    OPCODES_PER_PROTOCOL_MAX,
+    CHECKS_PER_OPCODE_MAX, FIELDS_PER_OPCODE_MAX, HEADER_LENGTH_MAX_BYTES, HEADERS_PER_OPCODE_MAX,
+    OPCODE_WIDTH_MAX_BITS, OPCODES_PER_PROTOCOL_MAX,
 };
 
 /// Compiles one definition.
@@ -498,6 +498,11 @@ impl<'a> Compiler<'a> {
         let mut tests: Vec<Test> = Vec::new();
         let mut checks = Vec::new();
         let mut context_checks = Vec::new();
+        let count = self.definition.checks.len() + opcode.opcode.checks.len();
+        if count > CHECKS_PER_OPCODE_MAX {
+            let what = format!("`{}` has {count} checks with those of the protocol", opcode.name);
+            return Err(self.sources.error(opcode.opcode.place, what, format!("at most {CHECKS_PER_OPCODE_MAX}")));
+        }
         for expression in self.definition.checks.iter().chain(&opcode.opcode.checks) {
             let Some(program) = self.link(expression, laid)? else { continue };
             let text: Box<str> = expression.text.as_str().into();

@@ -13,7 +13,9 @@ use super::layout::Header;
 use super::source::{DefinitionError, Place, Placed, Sources, Table, Value, suggest};
 use crate::checksum::{CRC32, CRC32C, CrcParameters, VCRC};
 use crate::command::{Flags, Kind, Slot};
-use crate::limits::{ALSO_MAX, CHECKSUMS_MAX, HEADERS_PER_OPCODE_MAX, OPCODE_WIDTH_MAX_BITS, OPCODES_PER_PROTOCOL_MAX};
+use crate::limits::{
+    ALSO_MAX, ALTERNATIVES_MAX, CHECKSUMS_MAX, HEADERS_PER_OPCODE_MAX, OPCODE_WIDTH_MAX_BITS, OPCODES_PER_PROTOCOL_MAX,
+};
 
 /// A definition. What a file may leave to the one that it extends is an `Option`, or empty.
 #[derive(Clone, Debug)]
@@ -325,6 +327,10 @@ fn bindings(sources: &Sources<'_>, table: &Table<'_>) -> Result<Bindings, Defini
     for (name, value) in entries(table, "bind")? {
         let slot = one_slot(sources, &name)?;
         let texts = value.one_or_more()?;
+        if texts.len() > ALTERNATIVES_MAX {
+            let what = format!("{} expressions for `{}`", texts.len(), name.value);
+            return Err(value.error(what, format!("at most {ALTERNATIVES_MAX}")));
+        }
         let parsed = texts.iter().map(|text| Expression::parse(sources, text)).collect::<Result<_, _>>()?;
         bindings.insert(name.value, (slot, parsed));
     }

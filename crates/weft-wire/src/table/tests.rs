@@ -343,6 +343,15 @@ fn opcodes_are_counted_before_they_are_made() {
 }
 
 #[test]
+fn checks_and_alternatives_are_counted() {
+    let many = |text: &str, count: usize| alloc::vec![alloc::format!("\"{text}\""); count].join(",");
+    let wrong = alloc::format!("command = \"send\"\ncheck = [{}]", many("h.queue != 3", 65));
+    assert!(error("command = \"send\"", &wrong).contains("`One` has 65 checks with those of the protocol; at most 64"));
+    let wrong = alloc::format!("queue = [{}]", many("h.queue", 17));
+    assert!(error("queue = \"h.queue\"", &wrong).contains("17 expressions for `queue`; at most 16"));
+}
+
+#[test]
 fn a_checksum_must_not_cover_one_that_is_written_later() {
     let text = GOOD.replace("bit = 40, width = 24 }", "bit = 40, width = 8 }\nsum = { bit = 48, width = 8 }");
     let sums = |ones: &str| {
