@@ -257,8 +257,9 @@ impl Tcp {
         let from = if segment.from_a { &mut *a } else { &mut *b };
         let pushed = from.push(segment.sequence, segment.syn, segment.data);
         pushed.map_err(|error| Some(error.to_string()))?;
-        // A reply may free what the other side had sent already.
-        for (side, stream) in [(Side::A, a), (Side::B, b)] {
+        // A reply may free what the other side had sent already: the first side is asked again.
+        for side in [Side::A, Side::B, Side::A] {
+            let stream = if side == Side::A { &mut *a } else { &mut *b };
             loop {
                 if stream.ready().is_empty() {
                     break;
@@ -353,4 +354,25 @@ fn source(path: &Path, frame: &[u8]) -> Option<End> {
 fn flow(path: &Path, frame: &[u8]) -> Option<Flow> {
     let (source, destination) = ends(path, frame)?;
     Some(if source <= destination { Flow(source, destination) } else { Flow(destination, source) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waited_for_the_reply_is_found_with_it() {
+        let tables = Tables::builtin().unwrap();
+        let path = graph::walk(Link::Ip, &weft_wire::envelope::Envelope::example_udp(1, 2).emit(0).unwrap()[14..]);
+        let seen = path.map(|path| path.seen).unwrap_or_default();
+        let start = |letter| [&b"MPA ID Re"[..], &[letter], b" Frame", &[0x40, 1, 0, 0]].concat();
+        let fpdu = [0, 4, 0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0];
+        let mut tcp = Tcp::default();
+        for (from_a, data, wanted) in [(true, [&start(b'q')[..], &fpdu].concat(), 1), (false, start(b'p'), 2)] {
+            let mut found = 0;
+            let segment = Segment { from_a, sequence: 7, syn: false, data: &data };
+            tcp.segment(&tables, seen, &segment, &mut Vec::new(), &mut |_| found += 1).unwrap();
+            assert_eq!(found, wanted, "start frame; then the reply, and what waited for it");
+        }
+    }
 }
