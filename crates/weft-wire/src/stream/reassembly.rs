@@ -6,6 +6,10 @@ use core::fmt;
 
 use crate::limits::STREAM_WINDOW_MAX_BYTES;
 
+/// What a segment that came early costs beside its bytes, about: its place in the tree and the allocation. Without it
+/// segments of one byte would hold a hundred times what the limit says.
+const SEGMENT_COST_BYTES: usize = 96;
+
 /// One direction of a TCP connection. Where segments overlap, the byte that came first is kept.
 #[derive(Clone, Debug, Default)]
 pub struct Reassembly {
@@ -16,6 +20,7 @@ pub struct Reassembly {
     consumed: usize,
     /// Segments that came early, by their distance from the stream's first byte.
     early: BTreeMap<u64, Vec<u8>>,
+    /// Memory that they take, with [`SEGMENT_COST_BYTES`] for each.
     early_bytes: usize,
     /// Bytes of the stream before `next`.
     position: u64,
@@ -94,11 +99,12 @@ impl Reassembly {
             let until = behind.and_then(|next| usize::try_from(next).ok()).unwrap_or(usize::MAX).min(data.len());
             let new = data.get(known..until).unwrap_or(&[]);
             if !new.is_empty() {
-                if self.early_bytes.saturating_add(new.len()) > STREAM_WINDOW_MAX_BYTES {
+                let cost = new.len() + SEGMENT_COST_BYTES;
+                if self.early_bytes.saturating_add(cost) > STREAM_WINDOW_MAX_BYTES {
                     return Err(StreamError);
                 }
                 self.early.insert(at + known as u64, new.to_vec());
-                self.early_bytes += new.len();
+                self.early_bytes += cost;
             }
             data = data.get(until..).unwrap_or(&[]);
             at += until as u64;
@@ -110,7 +116,7 @@ impl Reassembly {
         while let Some(first) = self.early.first_entry() {
             let Some(old) = self.position.checked_sub(*first.key()) else { break };
             let data = first.remove();
-            self.early_bytes -= data.len();
+            self.early_bytes -= data.len() + SEGMENT_COST_BYTES;
             if let Some(new) = usize::try_from(old).ok().and_then(|old| data.get(old..)) {
                 self.append(new);
             }
@@ -141,7 +147,7 @@ mod tests {
         for (sequence, data) in [(4, "ab"), (4, "ABcd"), (2, "xyAB!!"), (10, "j"), (3, "????????"), (9, "iJk")] {
             stream.push(sequence, false, data.as_bytes()).unwrap();
         }
-        assert_eq!(stream.held(), 1 + 10);
+        assert_eq!(stream.held(), 1 + 10 + stream.early.len() * SEGMENT_COST_BYTES);
         stream.push(1, false, b"w").unwrap();
         assert_eq!(stream.ready(), b"0wxyabcd??jk");
         assert_eq!(stream.early_bytes, 0);
@@ -155,6 +161,11 @@ mod tests {
         let refused = (0..100u32).map(|i| stream.push(1000 + i * 60_000, false, &block)).find(Result::is_err);
         assert_eq!(refused, Some(Err(StreamError)));
         assert_eq!(stream.ready(), b"x");
+        // Every other byte of a stream: the limit is on memory, not on bytes.
+        let mut stream = Reassembly::default();
+        stream.push(0, false, b"x").unwrap();
+        let held = (1..).map(|i| stream.push(2 * i, false, b"y")).take_while(Result::is_ok).count();
+        assert_eq!(held, STREAM_WINDOW_MAX_BYTES / (1 + SEGMENT_COST_BYTES));
     }
 
     proptest! {
