@@ -41,7 +41,7 @@ use source::{Sources, suggest};
 
 pub use decode::{Commands, DecodeError, Decoded, ValidationError};
 pub use definition::{Coverage, Placement, TransactionBy};
-pub use encode::{EncodeError, FieldValue, Fields, SetError};
+pub use encode::{EncodeError, FieldHandle, FieldValue, Fields, SetError};
 pub use expression::{ATTRIBUTES, Attribute, Attributes};
 pub(crate) use index::Term;
 pub use index::{FrameKind, Link, Seen, Tunnel};

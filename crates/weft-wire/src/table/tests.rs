@@ -298,3 +298,25 @@ fn three_ways_to_a_transaction() {
     table.remove(read);
     assert_eq!(tables.transaction(&decode(response), &table), None);
 }
+
+/// What no command carries is written through handles, then the checksums are made.
+#[test]
+fn handles_reach_the_session_header() {
+    let tables = Tables::builtin().unwrap();
+    let srdma = tables.find("srdma").unwrap();
+    let id = tables.handle(srdma, "session.id").unwrap();
+    let ticket = tables.handle(srdma, "transport.ticket").unwrap();
+    assert_eq!(tables.handle(srdma, "session.colour"), None);
+    assert_eq!(tables.handle(srdma, "cookie.cookie"), None, "128 bits");
+    assert_eq!(tables.handle(srdma, "immediate.data"), None, "behind the tag in some opcodes");
+    let mut out = [0u8; 256];
+    let write = Command::new(Kind::Write, Flags::default());
+    let (opcode, length) = tables.encode_open(srdma, &write, b"abc", &mut out).unwrap();
+    id.write(&mut out[..length], 0xfeed_beef);
+    ticket.write(&mut out[..length], u64::MAX);
+    tables.write_checksums(srdma, opcode, &mut out[..length], &Outer::default());
+    let mut decoded = Decoded::default();
+    tables.decode(srdma, &out[..length], &mut decoded).unwrap();
+    assert_eq!((id.read(&out), ticket.read(&out), decoded.payload(&out)), (0xfeed_beef, u64::MAX, &b"abc"[..]));
+    assert_eq!(tables.verify(&decoded, &out[..length], &Outer::default()).checked[0], Checked::Good);
+}
