@@ -308,6 +308,7 @@ impl<'a> Compiler<'a> {
             fields: self.fields(laid, opcode)?,
             bytes_template: Box::default(),
             inserts: Box::default(),
+            room: Box::default(),
             computed: Box::default(),
             ones: Vec::new(),
             checksums,
@@ -553,6 +554,12 @@ impl<'a> Compiler<'a> {
             }
         }
         control.bytes_template = template.into_boxed_slice();
+        let mut room: BTreeMap<u8, u64> = BTreeMap::new();
+        for insert in inserts.iter().filter(|insert| insert.slot != Slot::Head as u8) {
+            *room.entry(insert.slot).or_default() |= insert.extract.max() << insert.up;
+        }
+        let slots = room.into_iter().filter_map(|(number, bits)| Some((Slot::from_number(number)?, bits)));
+        control.room = slots.collect();
         control.inserts = inserts.into_boxed_slice();
         control.computed = computed.into_boxed_slice();
         Ok(())

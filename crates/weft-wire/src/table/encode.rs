@@ -110,7 +110,7 @@ impl Tables {
         // Each sees only the command and the lengths, so their order does not matter.
         for (extract, program) in &*control.computed {
             let value = program.run(&inputs);
-            if value > extract.max() && value.wrapping_neg() > extract.max() + 1 && extract.width() < 64 {
+            if value > extract.max() {
                 return Err(EncodeError::TooLong);
             }
             extract.write(headers, value);
@@ -360,24 +360,10 @@ impl Control {
 
     /// A value that its field would cut must not be sent as another one.
     fn fits(&self, command: &Command) -> Result<(), EncodeError> {
-        let mut cut = 0u16;
-        for insert in self.inserts.iter().filter(|insert| insert.slot != 0) {
-            let slot = usize::from(insert.slot) & (SLOTS - 1);
-            let kept = insert.extract.max() << (insert.up & 63);
-            // Fields side by side in one slot: each keeps its part; the topmost one tells.
-            let others = self.inserts.iter().filter(|other| other.slot == insert.slot);
-            let all = others.fold(kept, |all, other| all | other.extract.max() << (other.up & 63));
-            if command.slots[slot] & !all != 0 {
-                cut |= 1 << slot;
-            }
+        match self.room.iter().find(|(slot, bits)| command.slot(*slot) & !bits != 0) {
+            None => Ok(()),
+            Some((slot, _)) => Err(EncodeError::DoesNotFit(*slot)),
         }
-        if cut == 0 {
-            return Ok(());
-        }
-        let slot = cut.trailing_zeros();
-        let named = crate::command::Slot::names().filter_map(crate::command::Slot::from_name);
-        let slot = named.into_iter().find(|known| *known as u32 == slot).unwrap_or(crate::command::Slot::Head);
-        Err(EncodeError::DoesNotFit(slot))
     }
 
     fn pad_bytes(&self, inputs: &Inputs<'_>) -> Result<usize, EncodeError> {

@@ -253,6 +253,8 @@ struct Control {
     // What encoding reads.
     bytes_template: Box<[u8]>,
     inserts: Box<[SlotExtract]>,
+    /// For each slot that is inserted, the bits that its fields can hold.
+    room: Box<[(Slot, u64)]>,
     computed: Box<[(Extract, Program)]>,
 
     // What people and tests read.

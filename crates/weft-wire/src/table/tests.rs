@@ -148,6 +148,12 @@ fn hostile_files_are_refused() {
         .map(|i| alloc::format!("[[opcode]]\ncode = {i}\nname = \"{i}\"\nheaders = [\"h\"]\ncommand = \"send\"\n"))
         .collect();
     assert!(load(&(GOOD.to_string() + &many)).is_err());
+    // A chain of names, which a careless search for circles would walk for hours.
+    let chain: String = (0..20_000).map(|i| alloc::format!("d{i} = \"d{} + 1\"\n", i + 1)).collect();
+    let text = error("[bind]", &alloc::format!("[derive]\n{chain}[bind]"));
+    assert!(text.contains("`derive` has 20000 entries; at most 64"), "{text}");
+    let rules = "[[recognise]]\nudp_source = 1\n".repeat(1000);
+    assert!(error("[[recognise]]", &(rules + "[[recognise]]")).contains("has 1001 entries; at most 16"));
 }
 
 #[test]
