@@ -21,8 +21,6 @@ pub const OPCODES_PER_PROTOCOL_MAX: usize = 512;
 pub const HEADERS_PER_PROTOCOL_MAX: usize = 128;
 /// Families of one protocol.
 pub const FAMILIES_MAX: usize = 32;
-/// Derived names of one protocol.
-pub const DERIVATIONS_MAX: usize = 64;
 /// Rules by which one protocol is recognised: every packet is held against all of them.
 pub const RULES_PER_PROTOCOL_MAX: usize = 16;
 /// Checks of one opcode.
@@ -31,6 +29,8 @@ pub const CHECKS_PER_OPCODE_MAX: usize = 32;
 pub const PROGRAM_LENGTH_MAX: usize = 32;
 /// Values that a field program holds at once; also how deep an expression may nest.
 pub const PROGRAM_STACK_MAX: usize = 16;
+/// Values that one protocol derives. One may stand on another, so it is also how deep they nest.
+pub const DERIVATIONS_MAX: usize = 64;
 /// Checksums of one protocol.
 pub const CHECKSUMS_MAX: usize = 4;
 /// Generic commands that one opcode asks for beside its own.

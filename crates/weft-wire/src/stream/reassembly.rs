@@ -50,15 +50,8 @@ impl Reassembly {
             }
         } else if ahead == 0 {
             self.append(data);
-        } else if !data.is_empty() {
-            if self.early_bytes.saturating_add(data.len()) > STREAM_WINDOW_MAX_BYTES {
-                return Err(StreamError);
-            }
-            let at = self.position + u64::from(ahead);
-            if let alloc::collections::btree_map::Entry::Vacant(place) = self.early.entry(at) {
-                place.insert(data.to_vec());
-                self.early_bytes += data.len();
-            }
+        } else {
+            self.hold(self.position + u64::from(ahead), data)?;
         }
         self.take_early();
         if self.ready().len() > STREAM_WINDOW_MAX_BYTES { Err(StreamError) } else { Ok(()) }
@@ -91,6 +84,28 @@ impl Reassembly {
         self.next = self.next.map(|next| next.wrapping_add(data.len() as u32));
     }
 
+    /// Keeps what of a segment is not held yet, so that held segments never overlap.
+    fn hold(&mut self, mut at: u64, mut data: &[u8]) -> Result<(), StreamError> {
+        while !data.is_empty() {
+            let before = self.early.range(..=at).next_back();
+            let known = before.map_or(0, |(from, held)| (from + held.len() as u64).saturating_sub(at));
+            let known = usize::try_from(known).unwrap_or(usize::MAX).min(data.len());
+            let behind = self.early.range(at + known as u64..).next().map(|(next, _)| next - at);
+            let until = behind.and_then(|next| usize::try_from(next).ok()).unwrap_or(usize::MAX).min(data.len());
+            let new = data.get(known..until).unwrap_or(&[]);
+            if !new.is_empty() {
+                if self.early_bytes.saturating_add(new.len()) > STREAM_WINDOW_MAX_BYTES {
+                    return Err(StreamError);
+                }
+                self.early.insert(at + known as u64, new.to_vec());
+                self.early_bytes += new.len();
+            }
+            data = data.get(until..).unwrap_or(&[]);
+            at += until as u64;
+        }
+        Ok(())
+    }
+
     fn take_early(&mut self) {
         while let Some(first) = self.early.first_entry() {
             let Some(old) = self.position.checked_sub(*first.key()) else { break };
@@ -117,6 +132,19 @@ mod tests {
         assert_eq!(stream.ready(), b"abcd");
         stream.consume(3);
         assert_eq!(stream.ready(), b"d");
+    }
+
+    #[test]
+    fn of_early_segments_the_first_byte_is_kept_and_none_is_lost() {
+        let mut stream = Reassembly::default();
+        stream.push(0, false, b"0").unwrap();
+        for (sequence, data) in [(4, "ab"), (4, "ABcd"), (2, "xyAB!!"), (10, "j"), (3, "????????"), (9, "iJk")] {
+            stream.push(sequence, false, data.as_bytes()).unwrap();
+        }
+        assert_eq!(stream.held(), 1 + 10);
+        stream.push(1, false, b"w").unwrap();
+        assert_eq!(stream.ready(), b"0wxyabcd??jk");
+        assert_eq!(stream.early_bytes, 0);
     }
 
     #[test]

@@ -138,6 +138,13 @@ impl<'a> Compiler<'a> {
 
     /// One entry for every opcode and family.
     fn expand(&self, bits: u32) -> Result<Vec<Expanded<'a>>, DefinitionError> {
+        // Counted before they are made: a short file can ask for very many, each with a copy of a long name.
+        let count: usize = self.definition.opcodes.iter().map(|opcode| opcode.families.len().max(1)).sum();
+        if count > OPCODES_PER_PROTOCOL_MAX {
+            let what = format!("{count} opcodes after families are applied");
+            let instead = format!("at most {OPCODES_PER_PROTOCOL_MAX}");
+            return Err(self.sources.error(self.definition.name.place, what, instead));
+        }
         let mut by_code: Vec<_> = self.definition.families.iter().collect();
         by_code.sort_by_key(|(_, family)| family.code);
         let mut expanded = Vec::new();
@@ -166,11 +173,6 @@ impl<'a> Compiler<'a> {
                 let first = if opcode.response { &family.response } else { &family.request };
                 add(family.code | opcode.code, format!("{} {}", family.title, opcode.name), class, first);
             }
-        }
-        if expanded.len() > OPCODES_PER_PROTOCOL_MAX {
-            let what = format!("{} opcodes after families are applied", expanded.len());
-            let instead = format!("at most {OPCODES_PER_PROTOCOL_MAX}");
-            return Err(self.sources.error(self.definition.name.place, what, instead));
         }
         for entry in &expanded {
             if entry.code >> bits != 0 {
@@ -313,6 +315,7 @@ impl<'a> Compiler<'a> {
             ones: Vec::new(),
             checksums,
         };
+        self.pad_is_final(&control, laid)?;
         self.bind(&mut control, opcode, laid)?;
         self.transaction(&mut control, opcode, laid)?;
         self.checks(&mut control, opcode, laid)?;
@@ -356,10 +359,33 @@ impl<'a> Compiler<'a> {
     fn pad(&self, laid: &Laid<'_>) -> Result<Pad, DefinitionError> {
         let Some(expression) = &self.definition.pad else { return Ok(Pad::None) };
         let Some(program) = self.link(expression, laid)? else { return Ok(Pad::None) };
+        // The payload's length follows from the pad, so that the pad cannot follow from it.
+        if !program.loads().all(|operand| matches!(operand, Operand::Field(_) | Operand::Headers)) {
+            let what = format!("the pad `{}` is not made of fields", expression.text);
+            return Err(self.sources.error(expression.place, what, "use `header.field` and `headers` only"));
+        }
         Ok(match program.as_field() {
             Some(extract) => Pad::Field(extract),
             None => Pad::Program(program),
         })
+    }
+
+    /// How long the pad is cannot follow from a checksum, which covers it.
+    fn pad_is_final(&self, control: &Control, laid: &Laid<'_>) -> Result<(), DefinitionError> {
+        for checksum in self.definition.checksums.iter().flatten() {
+            let Some(name) = &checksum.field else { continue };
+            let field = name.value.split_once('.').and_then(|(header, field)| laid.extract(header, field));
+            let used = match (&control.pad, field) {
+                (Pad::Field(pad), Some(field)) => *pad == field,
+                (Pad::Program(program), Some(field)) => program.loads().any(|load| load == Operand::Field(field)),
+                _ => false,
+            };
+            if used {
+                let what = format!("`{}` holds a checksum and says how long the pad is", name.value);
+                return Err(self.sources.error(name.place, what, "give the checksum a field of its own"));
+            }
+        }
+        Ok(())
     }
 
     /// Slots from fields: the heart of a control entry.
@@ -384,6 +410,11 @@ impl<'a> Compiler<'a> {
                 }
                 continue;
             };
+            if program.needs_context() {
+                let what = format!("`{name}` is not in the packet: `{}`", expression.text);
+                let instead = "`connection.…` and `transaction.…` are only known to a `check`";
+                return Err(self.sources.error(expression.place, what, instead));
+            }
             if let Some(other) = taken.insert(*slot, name.clone()) {
                 let what = format!("in `{}`, `{other}` and `{name}` share one place in the command", opcode.name);
                 return Err(self.sources.error(expression.place, what, "bind only one of them here"));
@@ -502,24 +533,35 @@ impl<'a> Compiler<'a> {
                     extract.write(&mut template, field.default);
                 }
                 let (Some(expression), Some(extract)) = (&field.encode, extracts.last()) else { continue };
-                match self.link(expression, laid)? {
-                    Some(program) => computed.push((*extract, program)),
-                    None => {
-                        let what = format!("`{}` has not the headers of `{}`", opcode.name, expression.text);
-                        let instead = "the encode of a field may use only headers that all its opcodes have";
-                        return Err(self.sources.error(expression.place, what, instead));
-                    }
-                }
+                let program = self.link(expression, laid)?.filter(|program| {
+                    program.loads().all(|o| matches!(o, Operand::Slot(_) | Operand::Payload | Operand::Headers))
+                });
+                let Some(program) = program else {
+                    let what = format!("the encode `{}` uses what is not known yet", expression.text);
+                    let instead = "use `command.…`, `payload` and `headers` only";
+                    return Err(self.sources.error(expression.place, what, instead));
+                };
+                computed.push((*extract, program));
                 fixed.push(*extract);
             }
         }
         let (bits, select) = self.select_fields(self.definition.select.as_deref().unwrap_or(&[]))?;
         let code = opcode.code & opcode.opcode.mask & ((1 << bits) - 1);
+        let mut by_code = Vec::new();
         for (name, up) in select {
             let (header, _, field) = header_and_field(self.sources, &self.definition.headers, name)?;
+            if let Some(expression) = &field.encode {
+                let what = format!("the select field `{}` has an encode", name.value);
+                return Err(self.sources.error(
+                    expression.place,
+                    what,
+                    "leave it out: the opcode's code is written there",
+                ));
+            }
             if let Some(extract) = laid.extract(header, &field.name) {
                 extract.write(&mut template, code >> up);
                 fixed.push(extract);
+                by_code.push((extract, up));
             }
         }
         // A check against a constant is also what the field must be when a packet is made.
@@ -527,6 +569,12 @@ impl<'a> Compiler<'a> {
             let window = test.window.window(&template) & !test.mask | test.value;
             let whole = Extract { left: 0, right: 0, little: false, ..test.window };
             whole.write(&mut template, window);
+        }
+        let made = by_code.iter().fold(0, |code, (extract, up)| code | extract.read(&template) << up);
+        if (made ^ code) & opcode.opcode.mask != 0 {
+            let what =
+                format!("a check of `{}` never holds: the code is {code:#x}, the check wants {made:#x}", opcode.name);
+            return Err(self.sources.error(opcode.opcode.place, what, "change the check or the code"));
         }
         let bound: Vec<SlotExtract> = control.extracts.iter().chain(&control.little).copied().collect();
         let transaction = Slot::Transaction as u8;
@@ -602,8 +650,13 @@ impl<'a> Compiler<'a> {
         let mut tables = Vec::new();
         for checksum in self.definition.checksums.as_deref().unwrap_or(&[]) {
             for name in &checksum.ones {
-                header_and_field(self.sources, &self.definition.headers, name)?;
+                let (_, _, field) = header_and_field(self.sources, &self.definition.headers, name)?;
+                if field.width > 64 {
+                    let what = format!("the field `{}` has {} bits", name.value, field.width);
+                    return Err(self.sources.error(name.place, what, "only fields of up to 64 bits can count as ones"));
+                }
             }
+            self.is_final(&tables, checksum)?;
             let bytes = checksum.algorithm.bytes();
             if let Some(name) = &checksum.field {
                 let (_, _, field) = header_and_field(self.sources, &self.definition.headers, name)?;
@@ -625,6 +678,24 @@ impl<'a> Compiler<'a> {
             });
         }
         Ok(tables)
+    }
+
+    /// The field of a checksum is written last: nothing that is computed before may depend on it.
+    fn is_final(&self, before: &[ChecksumTable], checksum: &Checksum) -> Result<(), DefinitionError> {
+        let Some(field) = &checksum.field else { return Ok(()) };
+        let refuse = |what: String, instead: &str| Err(self.sources.error(field.place, what, instead));
+        if self.definition.select.iter().flatten().any(|name| name.value == field.value) {
+            return refuse(format!("`{}` is a select field", field.value), "give the checksum a field of its own");
+        }
+        let earlier = self.definition.checksums.iter().flatten().take(before.len());
+        for other in earlier.filter(|other| other.field.is_some()) {
+            if !other.ones.iter().any(|name| name.value == field.value) {
+                let (own, other) = (&checksum.name.value, &other.name.value);
+                let what = format!("the checksum `{other}` covers `{}`, which `{own}` writes later", field.value);
+                return refuse(what, "put the covered one first, and the other one's field into its `ones`");
+            }
+        }
+        Ok(())
     }
 
     fn sum(&self, checksum: &Checksum) -> Result<Sum, DefinitionError> {

@@ -14,8 +14,8 @@ use super::source::{DefinitionError, Place, Placed, Sources, Table, Value, sugge
 use crate::checksum::{CRC32, CRC32C, CrcParameters, VCRC};
 use crate::command::{Flags, Kind, Slot};
 use crate::limits::{
-    ALSO_MAX, CHECKS_PER_OPCODE_MAX, CHECKSUMS_MAX, DERIVATIONS_MAX, FAMILIES_MAX, HEADERS_PER_OPCODE_MAX,
-    HEADERS_PER_PROTOCOL_MAX, OPCODE_WIDTH_MAX_BITS, OPCODES_PER_PROTOCOL_MAX, RULES_PER_PROTOCOL_MAX,
+    ALSO_MAX, CHECKS_PER_OPCODE_MAX, CHECKSUMS_MAX, FAMILIES_MAX, HEADERS_PER_OPCODE_MAX, HEADERS_PER_PROTOCOL_MAX,
+    OPCODE_WIDTH_MAX_BITS, OPCODES_PER_PROTOCOL_MAX, RULES_PER_PROTOCOL_MAX,
 };
 
 /// A definition. What a file may leave to the one that it extends is an `Option`, or empty.
@@ -227,7 +227,7 @@ impl Definition {
             return Err(sources.error(top.place, what, format!("at most {OPCODES_PER_PROTOCOL_MAX}")));
         }
         let mut derivations = Derivations::default();
-        for (derived, value) in entries(top, "derive", DERIVATIONS_MAX)? {
+        for (derived, value) in entries(top, "derive", usize::MAX)? {
             derivations.0.insert(derived.value, Expression::parse(sources, &value.string()?)?);
         }
         derivations.check(sources)?;

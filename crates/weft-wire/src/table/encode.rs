@@ -372,7 +372,8 @@ impl Control {
             super::Pad::Field(extract) => extract.read(inputs.bytes),
             super::Pad::Program(program) => program.run(inputs),
         };
-        // A pad is what fills up to a word: anything long is a definition gone wrong.
-        usize::try_from(pad).ok().filter(|pad| *pad <= usize::from(u16::MAX / 2)).ok_or(EncodeError::TooLong)
+        // As long as decoding lets what is trimmed be, so that what was decoded can be made again.
+        let longest = u64::from(u16::MAX) - u64::from(self.trailer_length);
+        usize::try_from(pad).ok().filter(|_| pad <= longest).ok_or(EncodeError::TooLong)
     }
 }

@@ -65,6 +65,39 @@ fn every_mistake_is_found_with_its_place() {
             "bytes = 7",
             "t.toml:12:16: the field `size` ends at bit 64, outside of its header; the header has 56 bits",
         ),
+        (
+            "[bind]",
+            "[payload]\npad = \"-payload & 3\"\n[bind]",
+            "t.toml:14:7: the pad `-payload & 3` is not made of fields; use `header.field` and `headers` only",
+        ),
+        ("length = \"h.size\"", "length = \"transaction.end\"", "`length` is not in the packet: `transaction.end`"),
+        (
+            "bit = 32, width = 8",
+            "bit = 32, width = 8, encode = \"packet\"",
+            "the encode `packet` uses what is not known",
+        ),
+        (
+            "bit = 32, width = 8",
+            "bit = 32, width = 8, encode = \"h.size\"",
+            "the encode `h.size` uses what is not known",
+        ),
+        (
+            "bit = 0, width = 8",
+            "bit = 0, width = 8, encode = \"3\"",
+            "the select field `h.op` has an encode; leave it out",
+        ),
+        ("[bind]", "[[checksum]]\nname = \"c\"\nalgorithm = \"xor\"\nfield = \"h.op\"\n[bind]", "is a select field"),
+        (
+            "[bind]",
+            "[[checksum]]\nname = \"c\"\nalgorithm = \"xor\"\nfield = \"h.sequence\"\n\
+             [payload]\npad = \"h.sequence & 3\"\n[bind]",
+            "t.toml:16:9: `h.sequence` holds a checksum and says how long the pad is",
+        ),
+        (
+            "command = \"send\"",
+            "command = \"send\"\ncheck = [\"h.op == 2\"]",
+            "a check of `One` never holds: the code is 0x1",
+        ),
         ("bytes = 8", "bytes = 0", "it must be 1 to"),
         ("bit = 8, width = 24", "bit = 4, width = 24", "overlap in byte 0"),
         ("bit = 8, width = 24", "bit = 8, width = 0", "`header.h.fields.queue.width` is 0; it must be 1 to"),
@@ -151,7 +184,7 @@ fn hostile_files_are_refused() {
     // A chain of names, which a careless search for circles would walk for hours.
     let chain: String = (0..20_000).map(|i| alloc::format!("d{i} = \"d{} + 1\"\n", i + 1)).collect();
     let text = error("[bind]", &alloc::format!("[derive]\n{chain}[bind]"));
-    assert!(text.contains("`derive` has 20000 entries; at most 64"), "{text}");
+    assert!(text.contains("20000 derived values; at most 64"), "{text}");
     let rules = "[[recognise]]\nudp_source = 1\n".repeat(1000);
     assert!(error("[[recognise]]", &(rules + "[[recognise]]")).contains("has 1001 entries; at most 16"));
 }
@@ -325,4 +358,34 @@ fn handles_reach_the_session_header() {
     tables.decode(srdma, &out[..length], &mut decoded).unwrap();
     assert_eq!((id.read(&out), ticket.read(&out), decoded.payload(&out)), (0xfeed_beef, u64::MAX, &b"abc"[..]));
     assert_eq!(tables.verify(&decoded, &out[..length], &Outer::default()).checked[0], Checked::Good);
+}
+
+#[test]
+fn opcodes_are_counted_before_they_are_made() {
+    // 200 KB that would become 25,000 opcodes, each with a name of 100 KB.
+    let families = "\"f\",".repeat(25_000);
+    let text = GOOD.replace("name = \"One\"", &format!("name = \"{}\"\nin = [{families}]", "n".repeat(100_000)));
+    let text = text + "[family.f]\ncode = 0x10\ntitle = \"F\"\nrequest = []\n";
+    let error = load(&text).map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains("`in` has 25000 entries; at most 32"), "{error}");
+}
+
+#[test]
+fn a_checksum_must_not_cover_one_that_is_written_later() {
+    let text = GOOD.replace("bit = 40, width = 24 }", "bit = 40, width = 8 }\nsum = { bit = 48, width = 8 }");
+    let sums = |ones: &str| {
+        let first = format!("[[checksum]]\nname = \"c\"\nalgorithm = \"xor\"\nfield = \"h.sequence\"\n{ones}");
+        let second = "[[checksum]]\nname = \"d\"\nalgorithm = \"sum\"\nfield = \"h.sum\"\n";
+        load(&text.replace("[bind]", &format!("{first}{second}[bind]")))
+    };
+    let error = sums("").map(|_| ()).unwrap_err().to_string();
+    assert!(error.contains("the checksum `c` covers `h.sum`, which `d` writes later"), "{error}");
+    let tables = sums("ones = [\"h.sum\"]\n").unwrap();
+    let id = tables.find("t").unwrap();
+    let mut out = [0; 64];
+    let command = Command::new(Kind::Send, Flags::default()).with(Slot::Queue, 0x1234);
+    let length = tables.encode(id, &command, b"abc", &Outer::default(), &mut out).unwrap();
+    let mut decoded = Decoded::default();
+    tables.decode(id, &out[..length], &mut decoded).unwrap();
+    assert_eq!(tables.verify(&decoded, &out[..length], &Outer::default()).checked[..2], [Checked::Good; 2]);
 }
