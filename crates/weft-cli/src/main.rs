@@ -9,9 +9,11 @@ mod input;
 mod json;
 mod protocol;
 
-use std::io::{self, BufWriter, Write};
+use std::fs::File;
+use std::io::{self, BufWriter, Read, Write};
 use std::process::ExitCode;
 
+use weft_wire::limits::DEFINITION_LENGTH_MAX_BYTES;
 use weft_wire::table::{Source, Tables};
 
 use decode::Format;
@@ -229,6 +231,11 @@ impl<'a> Options<'a> {
 }
 
 fn read_definition(path: &str) -> Result<(String, String), Failure> {
-    let text = std::fs::read_to_string(path).map_err(|error| Failure::from(error).about(path))?;
+    let mut text = String::new();
+    let read = File::open(path).and_then(|file| {
+        // One byte more than allowed, so that a file that is too long is seen to be.
+        file.take(DEFINITION_LENGTH_MAX_BYTES as u64 + 1).read_to_string(&mut text)
+    });
+    read.map_err(|error| Failure::from(error).about(path))?;
     Ok((path.to_string(), text))
 }

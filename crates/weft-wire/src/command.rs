@@ -96,6 +96,13 @@ impl Slot {
         SLOT_NAMES.iter().find(|(known, _)| *known == name).map(|(_, slot)| *slot)
     }
 
+    /// The slot with this number.
+    #[must_use]
+    pub fn from_number(number: u8) -> Option<Slot> {
+        let named = SLOT_NAMES.iter().map(|(_, slot)| *slot);
+        named.chain([Slot::Head]).find(|slot| *slot as u8 == number)
+    }
+
     /// All names, for error texts and documentation.
     pub fn names() -> impl Iterator<Item = &'static str> {
         SLOT_NAMES.iter().map(|(name, _)| *name)
@@ -403,6 +410,8 @@ mod tests {
             let flag = Flags::from_name(name).unwrap();
             assert_eq!(flag.set_names().collect::<std::vec::Vec<_>>(), [name]);
         }
+        let numbers = (0..SLOTS as u8).map(|number| Slot::from_number(number).map(|slot| slot as u8));
+        assert!(numbers.eq((0..SLOTS as u8).map(Some)), "every slot has a name");
         assert!(FLAG_NAMES.len() < Flags::CLASS_SHIFT as usize);
     }
 

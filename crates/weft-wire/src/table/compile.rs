@@ -18,8 +18,8 @@ use super::{
 use crate::checksum::Crc;
 use crate::command::{Command, Flags, KIND_BITS, Slot};
 use crate::limits::{
-    CHECKS_PER_OPCODE_MAX, FIELDS_PER_OPCODE_MAX, HEADER_LENGTH_MAX_BYTES, HEADERS_PER_OPCODE_MAX,
-    OPCODE_WIDTH_MAX_BITS, OPCODES_PER_PROTOCOL_MAX,
+    FIELDS_PER_OPCODE_MAX, HEADER_LENGTH_MAX_BYTES, HEADERS_PER_OPCODE_MAX, OPCODE_WIDTH_MAX_BITS,
+    OPCODES_PER_PROTOCOL_MAX,
 };
 
 /// Compiles one definition.
@@ -310,6 +310,7 @@ impl<'a> Compiler<'a> {
             fields: self.fields(laid, opcode)?,
             bytes_template: Box::default(),
             inserts: Box::default(),
+            room: Box::default(),
             computed: Box::default(),
             ones: Vec::new(),
             checksums,
@@ -498,11 +499,6 @@ impl<'a> Compiler<'a> {
         let mut tests: Vec<Test> = Vec::new();
         let mut checks = Vec::new();
         let mut context_checks = Vec::new();
-        let count = self.definition.checks.len() + opcode.opcode.checks.len();
-        if count > CHECKS_PER_OPCODE_MAX {
-            let what = format!("`{}` has {count} checks with those of the protocol", opcode.name);
-            return Err(self.sources.error(opcode.opcode.place, what, format!("at most {CHECKS_PER_OPCODE_MAX}")));
-        }
         for expression in self.definition.checks.iter().chain(&opcode.opcode.checks) {
             let Some(program) = self.link(expression, laid)? else { continue };
             let text: Box<str> = expression.text.as_str().into();
@@ -606,6 +602,12 @@ impl<'a> Compiler<'a> {
             }
         }
         control.bytes_template = template.into_boxed_slice();
+        let mut room: BTreeMap<u8, u64> = BTreeMap::new();
+        for insert in inserts.iter().filter(|insert| insert.slot != Slot::Head as u8) {
+            *room.entry(insert.slot).or_default() |= insert.extract.max() << insert.up;
+        }
+        let slots = room.into_iter().filter_map(|(number, bits)| Some((Slot::from_number(number)?, bits)));
+        control.room = slots.collect();
         control.inserts = inserts.into_boxed_slice();
         control.computed = computed.into_boxed_slice();
         Ok(())

@@ -41,7 +41,7 @@ use source::{Sources, suggest};
 
 pub use decode::{Commands, DecodeError, Decoded, ValidationError};
 pub use definition::{Coverage, Placement, TransactionBy};
-pub use encode::{EncodeError, FieldValue, Fields, SetError};
+pub use encode::{EncodeError, FieldHandle, FieldValue, Fields, SetError};
 pub use expression::{ATTRIBUTES, Attribute, Attributes};
 pub(crate) use index::Term;
 pub use index::{FrameKind, Link, Seen, Tunnel};
@@ -253,6 +253,8 @@ struct Control {
     // What encoding reads.
     bytes_template: Box<[u8]>,
     inserts: Box<[SlotExtract]>,
+    /// For each slot that is inserted, the bits that its fields can hold.
+    room: Box<[(Slot, u64)]>,
     computed: Box<[(Extract, Program)]>,
 
     // What people and tests read.
