@@ -15,6 +15,7 @@ pub mod protocol;
 pub mod stream;
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use weft_wire::table::Tables;
 
@@ -22,4 +23,18 @@ use weft_wire::table::Tables;
 pub fn tables() -> &'static Tables {
     static TABLES: OnceLock<Tables> = OnceLock::new();
     TABLES.get_or_init(|| Tables::builtin().unwrap_or_else(|error| panic!("{error}")))
+}
+
+const MARKS: usize = 4096;
+
+/// libFuzzer takes each of these for a piece of code that was reached, and sets them to zero before every input.
+// SAFETY: the section is libFuzzer's own and holds nothing but counters of one byte.
+#[used]
+#[unsafe(link_section = "__libfuzzer_extra_counters")]
+static REACHED: [AtomicU8; MARKS] = [const { AtomicU8::new(0) }; MARKS];
+
+/// Tells libFuzzer that an input got somewhere. The same code works on every row of the tables, so that without this
+/// one opcode would look like another, and of all of them it would keep a few.
+pub fn reached(number: usize) {
+    REACHED[number % MARKS].store(1, Ordering::Relaxed);
 }

@@ -19,7 +19,7 @@ use weft_wire::table::{
 };
 use weft_wire::transaction::{PlacementError, Segment, Transaction};
 
-use crate::tables;
+use crate::{reached, tables};
 
 /// Commands of one packet that are looked at, when it asks for a transfer in very many pieces.
 const COMMANDS_MAX: usize = 10_000;
@@ -66,6 +66,8 @@ pub fn check(id: ProtocolId, bytes: &[u8], outer: &Outer<'_>) {
     assert_eq!(opcode.command().kind(), decoded.command.kind());
 
     let integrity = tables.verify(&decoded, bytes, outer);
+    let details = [!payload.is_empty(), bytes.len() & 3 != 0, integrity.is_intact()].map(usize::from);
+    reached(usize::from(opcode.code()) << 3 | details[0] << 2 | details[1] << 1 | details[2]);
     let _ = tables.validate(&decoded, bytes, &[u64::MAX; ATTRIBUTES], &[0; ATTRIBUTES]);
 
     // Fields and back. The longest a packet gets when it is made again is with three bytes of pad.
