@@ -13,4 +13,5 @@ pub mod envelope;
 pub mod graph;
 pub mod header;
 pub mod limits;
+pub mod oracle;
 pub mod table;
