@@ -137,6 +137,11 @@ impl Crc {
                 ^ t[0][b[15] as usize];
             register = low ^ high;
         }
+        let (steps, rest) = rest.as_chunks::<4>();
+        for step in steps {
+            let b = (u32::from_le_bytes(*step) ^ register).to_le_bytes();
+            register = t[3][b[0] as usize] ^ t[2][b[1] as usize] ^ t[1][b[2] as usize] ^ t[0][b[3] as usize];
+        }
         for byte in rest {
             register = register >> 8 ^ t[0][(register as u8 ^ byte) as usize];
         }

@@ -416,7 +416,11 @@ fn captured_packets() {
     let sums = oracle::Checksums::new().unwrap();
     let (mut roce, mut units, mut starts) = (0, 0, 0);
     for file in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../../captures")).unwrap() {
-        for frame in frames(&file.unwrap().path()) {
+        let file = file.unwrap().path();
+        if file.extension().is_none_or(|extension| extension != "pcap") {
+            continue;
+        }
+        for frame in frames(&file) {
             let path = graph::walk(Link::Ethernet, &frame).unwrap();
             if let Some((path, decoded)) = agree_on_frame(&tables, Link::Ethernet, &frame) {
                 let found = oracle::roce(Link::Ethernet, &frame, &mut oracle::Decoded::default()).unwrap();

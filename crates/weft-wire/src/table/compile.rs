@@ -13,7 +13,8 @@ use super::extract::Extract;
 use super::layout::Header;
 use super::source::{DefinitionError, Placed, Sources, suggest};
 use super::{
-    ChecksumTable, Control, FieldTable, HeaderTable, NO_OPCODE, NO_SLOT, Pad, Protocol, Select, SlotExtract, Sum, Test,
+    ByteMask, ChecksumTable, Control, FieldTable, HeaderTable, NO_OPCODE, NO_SLOT, Pad, Protocol, Select, SlotExtract,
+    Sum, SumPlace, SumRow, Test,
 };
 use crate::checksum::Crc;
 use crate::command::{Command, Flags, KIND_BITS, Slot};
@@ -269,7 +270,6 @@ impl<'a> Compiler<'a> {
     }
 
     fn control(&self, protocol: &Protocol, opcode: &Expanded<'a>, laid: &Laid<'a>) -> Result<Control, DefinitionError> {
-        let definition = self.definition;
         let flags = Flags(opcode.opcode.flags.0 | opcode.class << Flags::CLASS_SHIFT);
         if opcode.opcode.flags.0 & protocol.variable_flags != 0 {
             let what = format!("`{}` sets a flag that `[flags]` takes from the packet", opcode.name);
@@ -312,20 +312,13 @@ impl<'a> Compiler<'a> {
             inserts: Box::default(),
             room: Box::default(),
             computed: Box::default(),
-            ones: Vec::new(),
-            checksums,
+            sums: self.sums(&protocol.checksums, &checksums, laid),
         };
         self.pad_is_final(&control, laid)?;
         self.bind(&mut control, opcode, laid)?;
         self.transaction(&mut control, opcode, laid)?;
         self.checks(&mut control, opcode, laid)?;
         self.encode(&mut control, opcode, laid)?;
-        for number in &control.checksums {
-            let declared = definition.checksums.as_deref().and_then(|list| list.get(*number));
-            let ones = declared.map_or(&[][..], |checksum| &checksum.ones);
-            let present = ones.iter().filter_map(|name| name.value.split_once('.'));
-            control.ones.push(present.filter_map(|(header, field)| laid.extract(header, field)).collect());
-        }
         Ok(control)
     }
 
@@ -674,7 +667,6 @@ impl<'a> Compiler<'a> {
                 sum: self.sum(checksum)?,
                 endian: checksum.endian,
                 over: checksum.over,
-                field: checksum.field.as_ref().map(|name| name.value.clone()),
                 trailer_bytes: if checksum.field.is_some() { 0 } else { bytes },
                 bytes,
             });
@@ -698,6 +690,39 @@ impl<'a> Compiler<'a> {
             }
         }
         Ok(())
+    }
+
+    /// The checksums of one opcode: those in headers first, since trailers cover them.
+    fn sums(&self, tables: &[ChecksumTable], numbers: &[usize], laid: &Laid<'_>) -> Box<[SumRow]> {
+        let mut in_headers = Vec::new();
+        let mut trailers = Vec::new();
+        let mut from_end: usize = numbers.iter().filter_map(|n| tables.get(*n)).map(|table| table.trailer_bytes).sum();
+        let declared = self.definition.checksums.as_deref().unwrap_or(&[]);
+        for number in numbers {
+            let (Some(table), Some(checksum)) = (tables.get(*number), declared.get(*number)) else { continue };
+            let extract = |name: &Placed<String>| {
+                name.value.split_once('.').and_then(|(header, field)| laid.extract(header, field))
+            };
+            // Two copies of the headers show which bits a field covers.
+            let mut kept = [0xffu8; HEADER_LENGTH_MAX_BYTES];
+            let mut set = [0u8; HEADER_LENGTH_MAX_BYTES];
+            for field in checksum.ones.iter().filter_map(extract) {
+                field.write(&mut set, u64::MAX);
+            }
+            let own = checksum.field.as_ref().and_then(extract);
+            if let Some(field) = own {
+                field.write(&mut kept, 0);
+                field.write(&mut set, 0);
+            }
+            let masks = (0u8..).zip(kept.iter().zip(set)).filter(|(_, (keep, set))| **keep != 0xff || *set != 0);
+            let masks = masks.map(|(offset, (keep, set))| ByteMask { offset, keep: *keep, set }).collect();
+            match own {
+                Some(field) => in_headers.push(SumRow { number: *number, place: SumPlace::Field(field), masks }),
+                None => trailers.push(SumRow { number: *number, place: SumPlace::Trailer(from_end), masks }),
+            }
+            from_end -= table.trailer_bytes;
+        }
+        in_headers.into_iter().chain(trailers).collect()
     }
 
     fn sum(&self, checksum: &Checksum) -> Result<Sum, DefinitionError> {

@@ -262,9 +262,8 @@ struct Control {
     name: String,
     headers: Vec<HeaderTable>,
     fields: Vec<FieldTable>,
-    /// Numbers of the protocol's checksums that this opcode carries, and for each the fields that count as ones.
-    checksums: Vec<usize>,
-    ones: Vec<Vec<Extract>>,
+    /// The checksums that this opcode carries, in the order of writing: a later one may cover an earlier one.
+    sums: Box<[SumRow]>,
 }
 
 #[derive(Debug)]
@@ -288,6 +287,33 @@ struct FieldTable {
     filler: bool,
 }
 
+/// A checksum of one opcode.
+#[derive(Debug)]
+struct SumRow {
+    /// Which of the protocol's checksums.
+    number: usize,
+    place: SumPlace,
+    /// Bytes of the headers that are changed before they are summed: what counts as ones, and the checksum itself.
+    masks: Box<[ByteMask]>,
+}
+
+/// Where a checksum is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SumPlace {
+    /// In a field of a header.
+    Field(Extract),
+    /// A trailer that begins so many bytes before the packet's end.
+    Trailer(usize),
+}
+
+/// A change to one byte of the headers: these bits are kept, those are set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct ByteMask {
+    offset: u8,
+    keep: u8,
+    set: u8,
+}
+
 #[derive(Debug)]
 enum Sum {
     Crc(Crc),
@@ -302,7 +328,6 @@ struct ChecksumTable {
     sum: Sum,
     endian: Endian,
     over: Coverage,
-    field: Option<String>,
     trailer_bytes: usize,
     bytes: usize,
 }
