@@ -1,6 +1,7 @@
 //! The `weft` command. `weft help` says what it can do.
 #![forbid(unsafe_code)]
 
+mod bench;
 mod decode;
 mod demo;
 mod dissect;
@@ -36,7 +37,8 @@ weft: an RDMA NIC in software
   weft protocol show NAME         headers and opcodes of one
   weft protocol check FILE        check a definition
       --protocols DIR             with the definitions in DIR
-  weft bench decode [--rounds N]  cost of a packet, tables beside hand-written code
+  weft bench decode [--rounds N] [--json]
+                                  cost of a packet, by tables and by hand-written code, in turns
   weft help, weft --version
 
 Exit status: 0 well, 1 something is wrong with the input, 2 something is wrong with the command line.
@@ -131,6 +133,11 @@ fn run(arguments: &[String], out: &mut dyn Write) -> Result<(), Failure> {
             Ok(())
         }
         ["protocol", ..] => Err(Failure::Usage("protocol list, show NAME or check FILE".to_string())),
+        ["bench", "decode", rest @ ..] => {
+            let options = bench::Options::parse(rest).map_err(Failure::Usage)?;
+            let report = bench::decode(&options).map_err(Failure::Told)?;
+            Ok(report.write(&options, out)?)
+        }
         ["demo", rest @ ..] => {
             Options::parse(rest, &[])?.nothing_else()?;
             demo::demo(out)
@@ -150,7 +157,6 @@ struct Options<'a> {
     payload: &'a str,
     out: Option<&'a str>,
     sessions: Vec<u16>,
-    rounds: Option<usize>,
 }
 
 impl<'a> Options<'a> {
@@ -177,11 +183,7 @@ impl<'a> Options<'a> {
                     let bad = |_| Failure::Usage(format!("`{port}` is no UDP port"));
                     options.sessions.push(port.parse().map_err(bad)?);
                 }
-                _ => {
-                    let rounds = value()?;
-                    let bad = |_| Failure::Usage(format!("`{rounds}` is no number of rounds"));
-                    options.rounds = Some(rounds.parse().map_err(bad)?);
-                }
+                _ => return Err(Failure::Usage(format!("unknown option `{word}`"))),
             }
         }
         Ok(options)

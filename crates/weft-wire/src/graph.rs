@@ -429,7 +429,11 @@ impl<'a> Walk<'a> {
         self.claim(LayerKind::Lrh, offset, usize::from(view.pktlen()) * 4 + VCRC_LENGTH)?;
         self.path.link = Some(offset as u32);
         match view.lnh() {
-            link_next_header::LOCAL => self.end(Stop::Transport),
+            // Nothing between the two has a next-header field, so the LRH speaks for it.
+            link_next_header::LOCAL => {
+                self.see(Term::IP_PROTOCOL, u64::from(Grh::TRANSPORT));
+                self.end(Stop::Transport)
+            }
             link_next_header::GLOBAL => Ok(Some(Next::Grh)),
             _ => self.end(Stop::Other),
         }

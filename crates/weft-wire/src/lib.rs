@@ -41,6 +41,7 @@ pub mod envelope;
 pub mod graph;
 pub mod header;
 pub mod limits;
+pub mod oracle;
 pub mod stream;
 pub mod table;
 pub mod transaction;

@@ -134,6 +134,7 @@ pub mod ipv6;
 pub mod lrh;
 pub mod mpa;
 pub mod rdmap;
+pub mod srdma;
 pub mod tcp;
 pub mod udp;
 pub mod vxlan;
@@ -155,6 +156,12 @@ pub use mpa::{Fpdu, FpduView, MpaEnhanced, MpaEnhancedView, MpaMarker, MpaMarker
 pub use rdmap::{
     AtomicRequest, AtomicRequestView, AtomicResponse, AtomicResponseView, ReadRequest, ReadRequestView,
     TerminateControl, TerminateControlView, rdmap_opcode,
+};
+pub use srdma::{
+    SrdmaAck, SrdmaAckView, SrdmaAtomic, SrdmaAtomicView, SrdmaCookie, SrdmaCookieView, SrdmaFlush, SrdmaFlushView,
+    SrdmaImmediate, SrdmaImmediateView, SrdmaInvalidate, SrdmaInvalidateView, SrdmaMessage, SrdmaMessageView,
+    SrdmaRemote, SrdmaRemoteView, SrdmaSession, SrdmaSessionView, SrdmaSetup, SrdmaSetupView, SrdmaTag, SrdmaTagView,
+    SrdmaTransport, SrdmaTransportView, SrdmaVerify, SrdmaVerifyView, srdma_opcode,
 };
 pub use tcp::{Tcp, TcpView, tcp_flag};
 pub use udp::{Udp, UdpView, udp_port};

@@ -564,8 +564,10 @@ impl<'a> Compiler<'a> {
                 by_code.push((extract, up));
             }
         }
-        // A check against a constant is also what the field must be when a packet is made.
+        // A check against a constant is also what the field must be when a packet is made, whatever a command that was
+        // made by hand has in its place.
         for test in &control.tests {
+            fixed.push(test.window);
             let window = test.window.window(&template) & !test.mask | test.value;
             let whole = Extract { left: 0, right: 0, little: false, ..test.window };
             whole.write(&mut template, window);
