@@ -6,10 +6,11 @@
 use weft_wire::graph::{self, Stop};
 use weft_wire::table::Link;
 
-use crate::{protocol, tables};
+use crate::{oracle, protocol, tables};
 
 /// One input.
 pub fn run(frame: &[u8]) {
+    oracle::agree_on_frame(Link::Ethernet, frame);
     let Ok(path) = graph::walk(Link::Ethernet, frame) else { return };
     crate::graph::check(&path, frame);
     let outer = path.outer(frame);

@@ -1,6 +1,7 @@
 //! The parse graph: the first byte picks the link, the rest is a frame.
 //!
-//! For every frame that is walked to its end:
+//! A frame that carries the InfiniBand transport is compared with what `oracle` says. For every frame that is walked to
+//! its end:
 //! - the payload lies in the frame, and the layers lie before it, each behind the one before;
 //! - the outer headers for checksums are the bytes directly before the payload;
 //! - the headers taken as structs and written back are the same bytes.
@@ -10,6 +11,8 @@ use weft_wire::graph::{Path, Stop, walk};
 use weft_wire::limits::LAYERS_MAX;
 use weft_wire::table::Link;
 
+use crate::oracle;
+
 /// One input.
 pub fn run(input: &[u8]) {
     let Some((first, frame)) = input.split_first() else { return };
@@ -18,6 +21,7 @@ pub fn run(input: &[u8]) {
         1 => Link::InfiniBand,
         _ => Link::Ip,
     };
+    oracle::agree_on_frame(link, frame);
     match walk(link, frame) {
         Ok(path) => check(&path, frame),
         Err(error) => assert!(error.offset <= frame.len(), "{error}"),

@@ -11,6 +11,7 @@ pub mod capture;
 pub mod definition;
 pub mod frames;
 pub mod graph;
+pub mod oracle;
 pub mod protocol;
 pub mod stream;
 

@@ -10,7 +10,7 @@
 //! - the pieces of a long transfer cover it without gap or overlap;
 //! - payload is only ever placed into memory that was granted, and at the right place of it.
 //!
-//! The hand-written decoder, once there is one, is compared in `check`.
+//! What it decodes to is compared with what the decoders written by hand say (`oracle`).
 
 use weft_wire::command::{Flags, Slot};
 use weft_wire::header::Ipv4;
@@ -19,7 +19,7 @@ use weft_wire::table::{
 };
 use weft_wire::transaction::{PlacementError, Segment, Transaction};
 
-use crate::{reached, tables};
+use crate::{oracle, reached, tables};
 
 /// Commands of one packet that are looked at, when it asks for a transfer in very many pieces.
 const COMMANDS_MAX: usize = 10_000;
@@ -46,10 +46,12 @@ pub fn run(name: &str, bytes: &[u8]) {
         _ => Outer::default(),
     };
     check(id, bytes, &outer);
+    oracle::agree_on_transport(name, bytes);
 }
 
 /// What holds for every packet of a built-in protocol.
 pub fn check(id: ProtocolId, bytes: &[u8], outer: &Outer<'_>) {
+    oracle::agree_on_unit(id, bytes);
     let tables = tables();
     let mut decoded = Decoded::default();
     if let Err(error) = tables.decode(id, bytes, &mut decoded) {

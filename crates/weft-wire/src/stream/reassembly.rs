@@ -44,7 +44,14 @@ impl Reassembly {
         let sequence = if syn { sequence.wrapping_add(1) } else { sequence };
         let next = match self.next {
             Some(next) if !syn || self.position > 0 => next,
-            _ => *self.next.insert(sequence),
+            _ => {
+                // What came early was counted from another beginning.
+                if self.next.replace(sequence) != Some(sequence) {
+                    self.early.clear();
+                    self.early_bytes = 0;
+                }
+                sequence
+            }
         };
         let ahead = sequence.wrapping_sub(next);
         if ahead >= 1 << 31 {
@@ -138,6 +145,18 @@ mod tests {
         assert_eq!(stream.ready(), b"abcd");
         stream.consume(3);
         assert_eq!(stream.ready(), b"d");
+    }
+
+    #[test]
+    fn a_new_beginning_forgets_what_came_before_it() {
+        let mut stream = Reassembly::default();
+        stream.push(100, false, b"").unwrap();
+        stream.push(103, false, b"old").unwrap();
+        stream.push(4999, true, b"").unwrap();
+        stream.push(5003, false, b"new").unwrap();
+        stream.push(4999, true, b"").unwrap();
+        stream.push(5000, false, b"abc").unwrap();
+        assert_eq!(stream.ready(), b"abcnew");
     }
 
     #[test]
