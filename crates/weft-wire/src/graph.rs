@@ -276,7 +276,7 @@ impl<'a> Walk<'a> {
         if self.tunnels > TUNNEL_DEPTH_MAX {
             return Err(self.fault(kind, Fault::TooDeep));
         }
-        for term in [Term::ETHERTYPE, Term::IP_VERSION, Term::IP_PROTOCOL, Term::UDP_SOURCE, Term::UDP_DESTINATION] {
+        for term in [Term::ETHERTYPE, Term::IP_VERSION, Term::IP_PROTOCOL, Term::VNI] {
             self.see(term, 0);
         }
         self.see(Term::TUNNEL, tunnel as u64);
