@@ -96,6 +96,12 @@ impl Slot {
         SLOT_NAMES.iter().find(|(known, _)| *known == name).map(|(_, slot)| *slot)
     }
 
+    /// The slot at this place of [`Command::slots`].
+    pub(crate) fn from_number(number: u8) -> Option<Slot> {
+        let head = core::iter::once(Slot::Head);
+        head.chain(SLOT_NAMES.iter().map(|(_, slot)| *slot)).find(|slot| *slot as u8 == number)
+    }
+
     /// All names, for error texts and documentation.
     pub fn names() -> impl Iterator<Item = &'static str> {
         SLOT_NAMES.iter().map(|(name, _)| *name)
