@@ -18,6 +18,9 @@ const LONG_RUN_DEFAULT_S: u64 = 60;
 /// One input that takes longer than this is a finding.
 const INPUT_TIMEOUT_S: u64 = 10;
 
+/// `weft-wire` forbids unsafe code, so address sanitizer can find nothing in it and would only slow it down.
+const NO_SANITIZER: [&str; 2] = ["--sanitizer", "none"];
+
 const EXECUTIONS: &str = "stat::number_of_executed_units:";
 
 /// What `cargo xtask fuzz` was asked for.
@@ -80,6 +83,11 @@ pub(crate) fn long(workspace: &mut Workspace, request: &Request) -> Result<(), F
     run_targets(workspace, &chosen, &[format!("-max_total_time={}", request.seconds)], "target/fuzz/found")
 }
 
+/// Writes the seeds of the corpora anew.
+pub(crate) fn seed_corpus(workspace: &Workspace) -> Result<(), Failure> {
+    run(workspace.cargo("run").args(["--release", "--locked", "--manifest-path", MANIFEST, "--example", "seed"]))
+}
+
 fn targets(workspace: &Workspace) -> Result<Vec<String>, Failure> {
     let list = output(&mut workspace.nightly_fuzz("list"))?;
     Ok(list.lines().map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect())
@@ -87,7 +95,7 @@ fn targets(workspace: &Workspace) -> Result<Vec<String>, Failure> {
 
 /// Builds once, then runs each target alone; `found` is the folder for new inputs, below which each target has its own.
 fn run_targets(workspace: &Workspace, targets: &[String], limits: &[String], found: &str) -> Result<(), Failure> {
-    run(&mut workspace.nightly_fuzz("build"))?;
+    run(workspace.nightly_fuzz("build").args(NO_SANITIZER))?;
     let mut total = 0;
     for target in targets {
         let start = Instant::now();
@@ -109,12 +117,16 @@ fn run_target(workspace: &Workspace, target: &str, limits: &[String], found: &Pa
 
     let mut fuzz = workspace.nightly_fuzz("run");
     // libFuzzer writes new inputs to the first folder only: the committed corpus does not grow.
-    fuzz.arg(target).arg(found);
+    fuzz.args(NO_SANITIZER).arg(target).arg(found);
     let corpus = workspace.file("fuzz/corpus").join(target);
     if corpus.is_dir() {
         fuzz.arg(corpus);
     }
     fuzz.arg("--").args(limits).arg(format!("-timeout={INPUT_TIMEOUT_S}")).arg("-print_final_stats=1");
+    let dictionary = workspace.file("fuzz/dictionaries").join(format!("{target}.dict"));
+    if dictionary.is_file() {
+        fuzz.arg(format!("-dict={}", dictionary.display()));
+    }
     let status = fuzz.stdout(log).stderr(log_too).status().map_err(in_context("cannot start cargo fuzz"))?;
 
     let text = fs::read(&log_path).map_err(in_context("cannot read the log"))?;

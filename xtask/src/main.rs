@@ -32,6 +32,10 @@ Usage: cargo xtask COMMAND
       Fuzzes TARGET, or every target in turn, for N seconds each (60 unless told), and counts the executions.
       Starts from the committed corpus, which it leaves as it is; what it finds is kept in target/fuzz/found.
 
+  seed-corpus
+      Writes the seeds of the fuzz targets anew, from captures/, protocols/ and the encoder. Inputs that fuzzing found
+      are left as they are.
+
   help
       Prints this text.
 ";
@@ -56,6 +60,7 @@ fn dispatch(arguments: &[&str]) -> Result<(), Failure> {
             let request = fuzz::Request::from_arguments(options)?;
             fuzz::long(&mut Workspace::locate()?, &request)
         }
+        ["seed-corpus"] => fuzz::seed_corpus(&Workspace::locate()?),
         ["help" | "--help" | "-h"] => {
             print!("{HELP}");
             Ok(())

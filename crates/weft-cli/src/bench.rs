@@ -447,7 +447,7 @@ fn median(mut figures: Vec<f64>) -> f64 {
 
 impl Report {
     /// Writes a table, or with `--json` one object a line.
-    pub(crate) fn write(&self, options: &Options, out: &mut impl Write) -> io::Result<()> {
+    pub(crate) fn write(&self, options: &Options, out: &mut dyn Write) -> io::Result<()> {
         if options.json {
             return self.rows.iter().try_for_each(|row| row.write_json(out));
         }
@@ -479,7 +479,7 @@ impl Report {
 }
 
 impl Row {
-    fn write_json(&self, out: &mut impl Write) -> io::Result<()> {
+    fn write_json(&self, out: &mut dyn Write) -> io::Result<()> {
         let Row { protocol, stream, packets, .. } = self;
         write!(out, "{{\"protocol\":\"{protocol}\",\"stream\":\"{stream}\",\"packets\":{packets}")?;
         for (name, figures) in [("headers", self.headers), ("checksums", self.checksums)] {

@@ -96,10 +96,11 @@ impl Slot {
         SLOT_NAMES.iter().find(|(known, _)| *known == name).map(|(_, slot)| *slot)
     }
 
-    /// The slot at this place of [`Command::slots`].
-    pub(crate) fn from_number(number: u8) -> Option<Slot> {
-        let head = core::iter::once(Slot::Head);
-        head.chain(SLOT_NAMES.iter().map(|(_, slot)| *slot)).find(|slot| *slot as u8 == number)
+    /// The slot with this number.
+    #[must_use]
+    pub fn from_number(number: u8) -> Option<Slot> {
+        let named = SLOT_NAMES.iter().map(|(_, slot)| *slot);
+        named.chain([Slot::Head]).find(|slot| *slot as u8 == number)
     }
 
     /// All names, for error texts and documentation.
@@ -300,7 +301,7 @@ pub(crate) const KIND_BITS: u32 = 8;
 macro_rules! getters {
     ($($(#[$doc:meta])* $name:ident, $slot:ident;)*) => {
         impl Command {
-            $($(#[$doc])* #[inline] #[must_use] pub fn $name(&self) -> u64 { self.slots[Slot::$slot as usize] })*
+            $($(#[$doc])* #[inline] #[must_use] pub fn $name(&self) -> u64 { self.slot(Slot::$slot) })*
         }
     };
 }
@@ -357,15 +358,23 @@ impl Command {
     /// The value of any slot.
     #[inline]
     #[must_use]
+    #[expect(clippy::indexing_slicing, reason = "there are as many slots as `Slot` has values")]
     pub fn slot(&self, slot: Slot) -> u64 {
         self.slots[slot as usize]
+    }
+
+    /// Changes one slot.
+    #[inline]
+    #[expect(clippy::indexing_slicing, reason = "there are as many slots as `Slot` has values")]
+    pub fn set(&mut self, slot: Slot, value: u64) {
+        self.slots[slot as usize] = value;
     }
 
     /// The command with one slot changed.
     #[inline]
     #[must_use]
     pub fn with(mut self, slot: Slot, value: u64) -> Command {
-        self.slots[slot as usize] = value;
+        self.set(slot, value);
         self
     }
 }
@@ -401,6 +410,8 @@ mod tests {
             let flag = Flags::from_name(name).unwrap();
             assert_eq!(flag.set_names().collect::<std::vec::Vec<_>>(), [name]);
         }
+        let numbers = (0..SLOTS as u8).map(|number| Slot::from_number(number).map(|slot| slot as u8));
+        assert!(numbers.eq((0..SLOTS as u8).map(Some)), "every slot has a name");
         assert!(FLAG_NAMES.len() < Flags::CLASS_SHIFT as usize);
     }
 

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use crate::graph::{LayerKind, Path};
 use crate::header::{
     Ethernet, Gre, Grh, HeaderError, Ipv4, Ipv6, Ipv6ExtensionView, Lrh, PseudoHeader, Tcp, Udp, Vlan, Vxlan,
-    ip_protocol,
+    ether_type, ip_protocol, link_next_header,
 };
 
 /// One header, and the options that follow it.
@@ -166,6 +166,69 @@ impl Envelope {
         let mut envelope = Envelope::example_ipv4(ip_protocol::UDP);
         envelope.layers.push(Outside::Udp(Udp { source_port, destination_port, length: 0, checksum: 0 }));
         envelope
+    }
+}
+
+impl Envelope {
+    /// Ethernet and IPv6 between two documentation addresses, likewise.
+    #[must_use]
+    pub fn example_ipv6(next_header: u8) -> Envelope {
+        let ethernet = Ethernet { destination: [2, 0, 0, 0, 0, 1], source: [2, 0, 0, 0, 0, 2], ethertype: 0x86dd };
+        let ip = Ipv6 {
+            traffic_class: 0,
+            flow_label: 0,
+            payload_length: 0,
+            next_header,
+            hop_limit: 64,
+            source: documentation_address(2),
+            destination: documentation_address(1),
+        };
+        Envelope { layers: vec![Outside::Ethernet(ethernet), Outside::Ipv6(ip)] }
+    }
+
+    /// The same with UDP.
+    #[must_use]
+    pub fn example_ipv6_udp(source_port: u16, destination_port: u16) -> Envelope {
+        let mut envelope = Envelope::example_ipv6(ip_protocol::UDP);
+        envelope.layers.push(Outside::Udp(Udp { source_port, destination_port, length: 0, checksum: 0 }));
+        envelope
+    }
+
+    /// Ethernet and a GRH, as RoCEv1 has them.
+    #[must_use]
+    pub fn example_roce_v1() -> Envelope {
+        let ethernet =
+            Ethernet { destination: [2, 0, 0, 0, 0, 1], source: [2, 0, 0, 0, 0, 2], ethertype: ether_type::ROCE_V1 };
+        Envelope { layers: vec![Outside::Ethernet(ethernet), Outside::Grh(example_grh())] }
+    }
+
+    /// The headers of an InfiniBand link between local identifiers 2 and 1; with a GRH when the packet is `global`.
+    #[must_use]
+    pub fn example_infiniband(global: bool) -> Envelope {
+        let lnh = if global { link_next_header::GLOBAL } else { link_next_header::LOCAL };
+        let lrh = Lrh { vl: 0, lver: 0, sl: 0, reserved2: 0, lnh, dlid: 1, reserved5: 0, pktlen: 0, slid: 2 };
+        let mut layers = vec![Outside::Lrh(lrh)];
+        if global {
+            layers.push(Outside::Grh(example_grh()));
+        }
+        Envelope { layers }
+    }
+}
+
+/// An address of 2001:db8::/32, which is set aside for documents (RFC 3849).
+fn documentation_address(host: u8) -> [u8; 16] {
+    [0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, host]
+}
+
+fn example_grh() -> Grh {
+    Grh {
+        traffic_class: 0,
+        flow_label: 0,
+        payload_length: 0,
+        next_header: Grh::TRANSPORT,
+        hop_limit: 64,
+        source_gid: documentation_address(2),
+        destination_gid: documentation_address(1),
     }
 }
 

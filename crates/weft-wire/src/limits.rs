@@ -17,10 +17,20 @@ pub const OPCODE_WIDTH_MAX_BITS: u32 = 12;
 pub const PROTOCOLS_MAX: usize = 64;
 /// Opcodes of one protocol after families are expanded.
 pub const OPCODES_PER_PROTOCOL_MAX: usize = 512;
+/// Headers that one definition describes.
+pub const HEADERS_PER_PROTOCOL_MAX: usize = 128;
+/// Families of one protocol.
+pub const FAMILIES_MAX: usize = 32;
+/// Rules by which one protocol is recognised: every packet is held against all of them.
+pub const RULES_PER_PROTOCOL_MAX: usize = 16;
+/// Checks of one opcode.
+pub const CHECKS_PER_OPCODE_MAX: usize = 32;
 /// Instructions of one field program.
 pub const PROGRAM_LENGTH_MAX: usize = 32;
 /// Values that a field program holds at once; also how deep an expression may nest.
 pub const PROGRAM_STACK_MAX: usize = 16;
+/// Values that one protocol derives. One may stand on another, so it is also how deep they nest.
+pub const DERIVATIONS_MAX: usize = 64;
 /// Checksums of one protocol.
 pub const CHECKSUMS_MAX: usize = 4;
 /// Generic commands that one opcode asks for beside its own.

@@ -415,8 +415,12 @@ fn captured_packets() {
     let (iwarp, mpa) = (tables.find("iwarp").unwrap(), tables.find("mpa").unwrap());
     let sums = oracle::Checksums::new().unwrap();
     let (mut roce, mut units, mut starts) = (0, 0, 0);
-    for file in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/captures")).unwrap() {
-        for frame in frames(&file.unwrap().path()) {
+    for file in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../../captures")).unwrap() {
+        let file = file.unwrap().path();
+        if file.extension().is_none_or(|extension| extension != "pcap") {
+            continue;
+        }
+        for frame in frames(&file) {
             let path = graph::walk(Link::Ethernet, &frame).unwrap();
             if let Some((path, decoded)) = agree_on_frame(&tables, Link::Ethernet, &frame) {
                 let found = oracle::roce(Link::Ethernet, &frame, &mut oracle::Decoded::default()).unwrap();

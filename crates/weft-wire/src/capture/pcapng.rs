@@ -54,7 +54,7 @@ impl Pcapng {
             return self.section_header(buffer, offset);
         }
         let (Some(block_type), Some(length)) = (self.order.u32_at(buffer, 0), self.order.u32_at(buffer, 4)) else {
-            return Ok(Step::NeedMore { at_least: BLOCK_LENGTH_MIN });
+            return Ok(Step::NeedMore { at_least: BLOCK_HEADER_LENGTH });
         };
         let consumed = block_length(length, BLOCK_LENGTH_MIN, offset)?;
         if !matches!(
@@ -81,6 +81,11 @@ impl Pcapng {
     /// Starts a section. Its options, and its length (which many writers leave open), are of no use here, so that only
     /// the fixed part has to be in the buffer.
     fn section_header(&mut self, buffer: &[u8], offset: u64) -> Result<Step<'static>, CaptureError> {
+        // All of it before any of it is judged: what is asked for is what is needed, so that a file that ends earlier is
+        // cut short, whatever it says so far.
+        if buffer.len() < SECTION_HEADER_LENGTH_MIN {
+            return Ok(Step::NeedMore { at_least: SECTION_HEADER_LENGTH_MIN });
+        }
         let Some(&found) = buffer.get(BLOCK_HEADER_LENGTH..).and_then(<[u8]>::first_chunk) else {
             return Ok(Step::NeedMore { at_least: SECTION_HEADER_LENGTH_MIN });
         };

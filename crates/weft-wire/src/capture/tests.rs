@@ -396,6 +396,26 @@ fn long_blocks_are_passed_over_without_being_buffered() {
 }
 
 #[test]
+fn a_file_that_ends_before_what_was_asked_for_is_cut_short() {
+    let section = File::new(Little).section().bytes;
+    let long = File::new(Little).section().u32(6).u32(1 << 22).bytes(&[0; 4]).bytes;
+    for file in [&section[..20], &long[..]] {
+        // Byte by byte until a step wants more than the file has: then `finish` gets all that is left, as documented.
+        let (mut reader, mut start, mut end) = (Reader::new(), 0, 0);
+        let last = loop {
+            match reader.next(&file[start..end]).unwrap() {
+                Step::NeedMore { at_least } if start + at_least > file.len() => break reader.finish(&file[start..]),
+                Step::NeedMore { at_least } => end = start + at_least,
+                Step::Skip { consumed } | Step::Packet { consumed, .. } | Step::Bad { consumed, .. } => {
+                    start += consumed
+                }
+            }
+        };
+        assert!(matches!(last, Err(CaptureError::Truncated { .. })), "{last:?}");
+    }
+}
+
+#[test]
 fn ending_a_file_with_records_unread_is_the_callers_mistake() {
     assert_eq!(Reader::new().finish(FIXTURE_PCAP), Err(CaptureError::Undrained { offset: 0 }));
 }

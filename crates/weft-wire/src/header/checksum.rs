@@ -10,18 +10,26 @@ use super::HeaderError;
 pub struct Checksum {
     // 64 bits hold the carries of 2^32 additions, so folding can wait for the end.
     sum: u64,
+    /// An odd number of bytes was added: the next one is the low half of a word.
+    odd: bool,
 }
 
 impl Checksum {
     /// The sum of nothing.
     pub const fn new() -> Self {
-        Self { sum: 0 }
+        Self { sum: 0, odd: false }
     }
 
-    /// Adds `bytes`, which must begin at an even place of what is summed. An odd last byte is padded with zero, so it
-    /// can only be the last of all.
+    /// Adds `bytes` behind what was added before. An odd last byte counts as if a zero followed, until more comes.
     #[must_use]
-    pub fn add_bytes(mut self, bytes: &[u8]) -> Self {
+    pub fn add_bytes(mut self, mut bytes: &[u8]) -> Self {
+        if self.odd
+            && let [first, rest @ ..] = bytes
+        {
+            self.sum += u64::from(*first);
+            self.odd = false;
+            bytes = rest;
+        }
         // Sums of 32-bit words fold to the same 16 bits as sums of 16-bit words (RFC 1071, section 2).
         let (words, tail) = bytes.as_chunks::<4>();
         for word in words {
@@ -32,6 +40,7 @@ impl Checksum {
             *to = *from;
         }
         self.sum += u64::from(u32::from_be_bytes(last));
+        self.odd ^= bytes.len() % 2 == 1;
         self
     }
 

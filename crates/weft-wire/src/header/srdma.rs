@@ -122,6 +122,7 @@ pub mod srdma_opcode {
     pub const DATAGRAM_IMMEDIATE: u8 = 0x07;
     pub const READY_TO_SEND: u8 = 0x08;
     pub const READY_TO_SEND_TAGGED: u8 = 0x09;
+    pub const DONE: u8 = 0x0a;
     pub const WRITE: u8 = 0x10;
     pub const WRITE_IMMEDIATE: u8 = 0x11;
     pub const WRITE_VERIFIED: u8 = 0x12;
@@ -149,12 +150,15 @@ pub mod srdma_opcode {
 // | bytes | field                                                                                          |
 // |-------|------------------------------------------------------------------------------------------------|
 // | 0     | opcode                                                                                         |
-// | 1     | solicited 1 · acknowledge request 1 · fence 1 · retransmit 1 · first 1 · last 1 · reserved 2    |
+// | 1     | solicited 1 · acknowledge request 1 · fence 1 · retransmit 1 · first 1 · last 1 · data 1 · reserved 1 |
 // | 2–3   | handle                                                                                         |
 // | 4–7   | destination endpoint                                                                           |
 // | 8–11  | source endpoint                                                                                |
 // | 12–15 | epoch                                                                                          |
 // | 16–19 | packet sequence number                                                                         |
+// | 20–21 | span                                                                                           |
+// | 22–23 | after                                                                                          |
+// | 24–31 | ticket                                                                                         |
 const OPCODE: usize = 0;
 const FLAGS: usize = 1;
 const HANDLE: usize = 2;
@@ -162,6 +166,9 @@ const DESTINATION: usize = 4;
 const SOURCE: usize = 8;
 const EPOCH: usize = 12;
 const PSN: usize = 16;
+const SPAN: usize = 20;
+const AFTER: usize = 22;
+const TICKET: usize = 24;
 
 /// The transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,8 +187,10 @@ pub struct SrdmaTransport {
     pub first: bool,
     /// Last packet of its message.
     pub last: bool,
-    /// Reserved, 2 bits.
-    pub reserved2: u8,
+    /// Whether the immediate data of a rendezvous is the user's.
+    pub data: bool,
+    /// Reserved, 1 bit.
+    pub reserved1: bool,
     /// Names the transaction; comes back in what answers.
     pub handle: u16,
     /// Destination endpoint.
@@ -192,10 +201,17 @@ pub struct SrdmaTransport {
     pub epoch: u32,
     /// Packet sequence number.
     pub psn: u32,
+    /// How far the sequence number is from the lowest that matters.
+    pub span: u16,
+    /// How many messages back the one is that must be matched before.
+    pub after: u16,
+    /// Which life of the flow.
+    pub ticket: u64,
 }
 
-fixed_header!(SrdmaTransport, SrdmaTransportView, 20, {
-    opcode, solicited, ack_request, fence, retransmit, first, last, reserved2, handle, destination, source, epoch, psn,
+fixed_header!(SrdmaTransport, SrdmaTransportView, 32, {
+    opcode, solicited, ack_request, fence, retransmit, first, last, data, reserved1, handle, destination, source, epoch,
+    psn, span, after, ticket,
 });
 
 impl SrdmaTransportView<'_> {
@@ -241,10 +257,16 @@ impl SrdmaTransportView<'_> {
         self.bytes[FLAGS] & 0x04 != 0
     }
 
-    /// Reserved, 2 bits.
+    /// Whether the immediate data of a rendezvous is the user's.
     #[inline]
-    pub fn reserved2(&self) -> u8 {
-        self.bytes[FLAGS] & 0x03
+    pub fn data(&self) -> bool {
+        self.bytes[FLAGS] & 0x02 != 0
+    }
+
+    /// Reserved, 1 bit.
+    #[inline]
+    pub fn reserved1(&self) -> bool {
+        self.bytes[FLAGS] & 0x01 != 0
     }
 
     /// Names the transaction; comes back in what answers.
@@ -276,6 +298,24 @@ impl SrdmaTransportView<'_> {
     pub fn psn(&self) -> u32 {
         self.bytes.u32_at::<PSN>()
     }
+
+    /// How far the sequence number is from the lowest that matters.
+    #[inline]
+    pub fn span(&self) -> u16 {
+        self.bytes.u16_at::<SPAN>()
+    }
+
+    /// How many messages back the one is that must be matched before.
+    #[inline]
+    pub fn after(&self) -> u16 {
+        self.bytes.u16_at::<AFTER>()
+    }
+
+    /// Which life of the flow.
+    #[inline]
+    pub fn ticket(&self) -> u64 {
+        self.bytes.u64_at::<TICKET>()
+    }
 }
 
 impl SrdmaTransport {
@@ -288,12 +328,16 @@ impl SrdmaTransport {
             | flag(self.retransmit, 4)
             | flag(self.first, 3)
             | flag(self.last, 2)
-            | self.reserved2 & 0x03;
+            | flag(self.data, 1)
+            | flag(self.reserved1, 0);
         out.put_u16::<HANDLE>(self.handle);
         out.put_u32::<DESTINATION>(self.destination);
         out.put_u32::<SOURCE>(self.source);
         out.put_u32::<EPOCH>(self.epoch);
         out.put_u32::<PSN>(self.psn);
+        out.put_u16::<SPAN>(self.span);
+        out.put_u16::<AFTER>(self.after);
+        out.put_u64::<TICKET>(self.ticket);
     }
 }
 
@@ -408,8 +452,8 @@ whole_byte_header! {
         suite: u16 = 20,
         /// Sessions wanted.
         sessions: u8 = 22,
-        /// Reserved, 8 bits.
-        reserved8: u8 = 23,
+        /// Why it was refused.
+        reason: u8 = 23,
     }
 }
 
@@ -471,12 +515,16 @@ mod tests {
             retransmit: any::<bool>(),
             first: any::<bool>(),
             last: any::<bool>(),
-            reserved2: bits!(u8, 2),
+            data: any::<bool>(),
+            reserved1: any::<bool>(),
             handle: any::<u16>(),
             destination: any::<u32>(),
             source: any::<u32>(),
             epoch: any::<u32>(),
             psn: any::<u32>(),
+            span: any::<u16>(),
+            after: any::<u16>(),
+            ticket: any::<u64>(),
         }
     );
     round_trip!(message, SrdmaMessage { number: any::<u32>(), offset: any::<u32>(), length: any::<u32>() });
@@ -507,7 +555,7 @@ mod tests {
             id: any::<u32>(),
             suite: any::<u16>(),
             sessions: any::<u8>(),
-            reserved8: any::<u8>(),
+            reason: any::<u8>(),
         }
     );
     round_trip!(cookie, SrdmaCookie { cookie: any::<[u8; 16]>() });
@@ -520,6 +568,6 @@ mod tests {
         let header = SrdmaTransport::parse(&bytes).unwrap();
         assert!(header.solicited && header.fence && header.last);
         assert!(!header.ack_request && !header.retransmit && !header.first);
-        assert_eq!(header.reserved2, 1);
+        assert!(!header.data && header.reserved1);
     }
 }

@@ -74,14 +74,11 @@ impl Checksums {
         Some(compare(u32::from(u16::from_le_bytes(*stored)), computed))
     }
 
-    /// The CRC of an FPDU; zero says that there is none.
+    /// The CRC of an FPDU.
     #[must_use]
     pub fn iwarp(&self, unit: &[u8]) -> Checked {
         let Some((covered, stored)) = unit.split_last_chunk::<{ Fpdu::CRC_LEN }>() else { return Checked::None };
-        match (u32::from_le_bytes(*stored), self.crc32c.of(covered)) {
-            (0, computed) if computed != 0 => Checked::None,
-            (stored, computed) => compare(stored, computed),
-        }
+        compare(u32::from_le_bytes(*stored), self.crc32c.of(covered))
     }
 
     /// The CRC of an SRDMA packet; a sealed one has none.

@@ -134,7 +134,9 @@ impl<'a> Segment<'a, '_> {
         self.out.set(Slot::Queue, header.queue());
         self.out.set(Slot::Message, header.msn());
         self.out.set(Slot::Offset, header.offset());
-        self.out.set(Slot::Key, header.invalidate_stag());
+        if flags.contains(Flags::INVALIDATE) {
+            self.out.set(Slot::Key, header.invalidate_stag());
+        }
         self.ddp.get(DdpUntagged::LEN..).ok_or(Refusal::Truncated)
     }
 
@@ -160,8 +162,7 @@ impl<'a> Segment<'a, '_> {
 #[inline]
 pub fn mpa(unit: &[u8], out: &mut Decoded) -> Result<(), Refusal> {
     let header = MpaStartView::new(unit)?;
-    // The definition takes the tenth letter for the opcode and, with RFC 5044, leaves the ninth to whoever looks.
-    let mut key = header.key();
+    let key = header.key();
     let flags = match (key[9], header.reject()) {
         (b'q', false) => PLAIN,
         (b'q', true) => Flags::REJECT,
@@ -169,7 +170,6 @@ pub fn mpa(unit: &[u8], out: &mut Decoded) -> Result<(), Refusal> {
         (b'p', true) => Flags(Flags::RESPONSE.0 | Flags::REJECT.0),
         (other, _) => return Err(Refusal::UnknownOpcode(other)),
     };
-    key[8] = b'e';
     if key != MpaStart::KEY_REQUEST && key != MpaStart::KEY_REPLY {
         return Err(Refusal::Forbidden);
     }

@@ -14,7 +14,8 @@ use super::layout::Header;
 use super::row::{FlagTables, Row};
 use super::source::{DefinitionError, Placed, Sources, suggest};
 use super::{
-    ChecksumTable, Control, FieldTable, HeaderTable, NO_OPCODE, NO_SLOT, Pad, Protocol, Select, SlotExtract, Sum, Test,
+    ByteMask, ChecksumTable, Control, FieldTable, HeaderTable, NO_OPCODE, NO_SLOT, Pad, Protocol, Select, SlotExtract,
+    Sum, SumPlace, SumRow, Test,
 };
 use crate::checksum::Crc;
 use crate::command::{Command, Flags, KIND_BITS, Slot};
@@ -28,6 +29,9 @@ pub(crate) fn protocol(sources: &Sources<'_>, definition: &Definition) -> Result
     definition.derivations.check(sources)?;
     Compiler { sources, definition }.protocol()
 }
+
+/// Select fields by name, each with how far up its value goes in the opcode.
+type SelectFields<'a> = Vec<(&'a Placed<String>, u32)>;
 
 struct Compiler<'a> {
     sources: &'a Sources<'a>,
@@ -121,10 +125,7 @@ impl<'a> Compiler<'a> {
     }
 
     /// Width of the opcode, and each select field with the place of its value in it (most significant first).
-    fn select_fields(
-        &self,
-        select: &'a [Placed<String>],
-    ) -> Result<(u32, Vec<(&'a Placed<String>, u32)>), DefinitionError> {
+    fn select_fields(&self, select: &'a [Placed<String>]) -> Result<(u32, SelectFields<'a>), DefinitionError> {
         let mut bits = 0;
         let mut widths = Vec::new();
         for name in select {
@@ -146,6 +147,13 @@ impl<'a> Compiler<'a> {
 
     /// One entry for every opcode and family.
     fn expand(&self, bits: u32) -> Result<Vec<Expanded<'a>>, DefinitionError> {
+        // Counted before they are made: a short file can ask for very many, each with a copy of a long name.
+        let count: usize = self.definition.opcodes.iter().map(|opcode| opcode.families.len().max(1)).sum();
+        if count > OPCODES_PER_PROTOCOL_MAX {
+            let what = format!("{count} opcodes after families are applied");
+            let instead = format!("at most {OPCODES_PER_PROTOCOL_MAX}");
+            return Err(self.sources.error(self.definition.name.place, what, instead));
+        }
         let mut by_code: Vec<_> = self.definition.families.iter().collect();
         by_code.sort_by_key(|(_, family)| family.code);
         let mut expanded = Vec::new();
@@ -174,11 +182,6 @@ impl<'a> Compiler<'a> {
                 let first = if opcode.response { &family.response } else { &family.request };
                 add(family.code | opcode.code, format!("{} {}", family.title, opcode.name), class, first);
             }
-        }
-        if expanded.len() > OPCODES_PER_PROTOCOL_MAX {
-            let what = format!("{} opcodes after families are applied", expanded.len());
-            let instead = format!("at most {OPCODES_PER_PROTOCOL_MAX}");
-            return Err(self.sources.error(self.definition.name.place, what, instead));
         }
         for entry in &expanded {
             if entry.code >> bits != 0 {
@@ -275,7 +278,6 @@ impl<'a> Compiler<'a> {
     }
 
     fn control(&self, protocol: &Protocol, opcode: &Expanded<'a>, laid: &Laid<'a>) -> Result<Control, DefinitionError> {
-        let definition = self.definition;
         let flags = Flags(opcode.opcode.flags.0 | opcode.class << Flags::CLASS_SHIFT);
         if opcode.opcode.flags.0 & protocol.variable_flags != 0 {
             let what = format!("`{}` sets a flag that `[flags]` takes from the packet", opcode.name);
@@ -316,20 +318,15 @@ impl<'a> Compiler<'a> {
             fields: self.fields(laid, opcode)?,
             bytes_template: Box::default(),
             inserts: Box::default(),
+            room: Box::default(),
             computed: Box::default(),
-            ones: Vec::new(),
-            checksums,
+            sums: self.sums(&protocol.checksums, &checksums, laid),
         };
+        self.pad_is_final(&control, laid)?;
         self.bind(&mut control, opcode, laid)?;
         self.transaction(&mut control, opcode, laid)?;
         self.checks(&mut control, opcode, laid)?;
         self.encode(&mut control, opcode, laid)?;
-        for number in &control.checksums {
-            let declared = definition.checksums.as_deref().and_then(|list| list.get(*number));
-            let ones = declared.map_or(&[][..], |checksum| &checksum.ones);
-            let present = ones.iter().filter_map(|name| name.value.split_once('.'));
-            control.ones.push(present.filter_map(|(header, field)| laid.extract(header, field)).collect());
-        }
         Ok(control)
     }
 
@@ -344,7 +341,9 @@ impl<'a> Compiler<'a> {
                     header: header_number,
                     name: field.name.clone(),
                     full_name: format!("{header_name}.{}", field.name),
+                    bit: field.bit,
                     width: field.width,
+                    endian: field.endian,
                     extracts: extracts.into_boxed_slice(),
                     filler: field.filler,
                 });
@@ -361,10 +360,33 @@ impl<'a> Compiler<'a> {
     fn pad(&self, laid: &Laid<'_>) -> Result<Pad, DefinitionError> {
         let Some(expression) = &self.definition.pad else { return Ok(Pad::None) };
         let Some(program) = self.link(expression, laid)? else { return Ok(Pad::None) };
+        // The payload's length follows from the pad, so that the pad cannot follow from it.
+        if !program.loads().all(|operand| matches!(operand, Operand::Field(_) | Operand::Headers)) {
+            let what = format!("the pad `{}` is not made of fields", expression.text);
+            return Err(self.sources.error(expression.place, what, "use `header.field` and `headers` only"));
+        }
         Ok(match program.as_field() {
             Some(extract) => Pad::Field(extract),
             None => Pad::Program(program),
         })
+    }
+
+    /// How long the pad is cannot follow from a checksum, which covers it.
+    fn pad_is_final(&self, control: &Control, laid: &Laid<'_>) -> Result<(), DefinitionError> {
+        for checksum in self.definition.checksums.iter().flatten() {
+            let Some(name) = &checksum.field else { continue };
+            let field = name.value.split_once('.').and_then(|(header, field)| laid.extract(header, field));
+            let used = match (&control.pad, field) {
+                (Pad::Field(pad), Some(field)) => *pad == field,
+                (Pad::Program(program), Some(field)) => program.loads().any(|load| load == Operand::Field(field)),
+                _ => false,
+            };
+            if used {
+                let what = format!("`{}` holds a checksum and says how long the pad is", name.value);
+                return Err(self.sources.error(name.place, what, "give the checksum a field of its own"));
+            }
+        }
+        Ok(())
     }
 
     /// Slots from fields: the heart of a control entry.
@@ -389,6 +411,11 @@ impl<'a> Compiler<'a> {
                 }
                 continue;
             };
+            if program.needs_context() {
+                let what = format!("`{name}` is not in the packet: `{}`", expression.text);
+                let instead = "`connection.…` and `transaction.…` are only known to a `check`";
+                return Err(self.sources.error(expression.place, what, instead));
+            }
             if let Some(other) = taken.insert(*slot, name.clone()) {
                 let what = format!("in `{}`, `{other}` and `{name}` share one place in the command", opcode.name);
                 return Err(self.sources.error(expression.place, what, "bind only one of them here"));
@@ -507,24 +534,35 @@ impl<'a> Compiler<'a> {
                     extract.write(&mut template, field.default);
                 }
                 let (Some(expression), Some(extract)) = (&field.encode, extracts.last()) else { continue };
-                match self.link(expression, laid)? {
-                    Some(program) => computed.push((*extract, program)),
-                    None => {
-                        let what = format!("`{}` has not the headers of `{}`", opcode.name, expression.text);
-                        let instead = "the encode of a field may use only headers that all its opcodes have";
-                        return Err(self.sources.error(expression.place, what, instead));
-                    }
-                }
+                let program = self.link(expression, laid)?.filter(|program| {
+                    program.loads().all(|o| matches!(o, Operand::Slot(_) | Operand::Payload | Operand::Headers))
+                });
+                let Some(program) = program else {
+                    let what = format!("the encode `{}` uses what is not known yet", expression.text);
+                    let instead = "use `command.…`, `payload` and `headers` only";
+                    return Err(self.sources.error(expression.place, what, instead));
+                };
+                computed.push((*extract, program));
                 fixed.push(*extract);
             }
         }
         let (bits, select) = self.select_fields(self.definition.select.as_deref().unwrap_or(&[]))?;
         let code = opcode.code & opcode.opcode.mask & ((1 << bits) - 1);
+        let mut by_code = Vec::new();
         for (name, up) in select {
             let (header, _, field) = header_and_field(self.sources, &self.definition.headers, name)?;
+            if let Some(expression) = &field.encode {
+                let what = format!("the select field `{}` has an encode", name.value);
+                return Err(self.sources.error(
+                    expression.place,
+                    what,
+                    "leave it out: the opcode's code is written there",
+                ));
+            }
             if let Some(extract) = laid.extract(header, &field.name) {
                 extract.write(&mut template, code >> up);
                 fixed.push(extract);
+                by_code.push((extract, up));
             }
         }
         // A check against a constant is also what the field must be when a packet is made, whatever a command that was
@@ -535,8 +573,22 @@ impl<'a> Compiler<'a> {
             let whole = Extract { left: 0, right: 0, little: false, ..test.window };
             whole.write(&mut template, window);
         }
-        let bound = control.extracts.iter().chain(&control.little).copied();
-        let inserts: Vec<SlotExtract> = bound.filter(|bound| !fixed.contains(&bound.extract)).collect();
+        let made = by_code.iter().fold(0, |code, (extract, up)| code | extract.read(&template) << up);
+        if (made ^ code) & opcode.opcode.mask != 0 {
+            let what =
+                format!("a check of `{}` never holds: the code is {code:#x}, the check wants {made:#x}", opcode.name);
+            return Err(self.sources.error(opcode.opcode.place, what, "change the check or the code"));
+        }
+        let bound: Vec<SlotExtract> = control.extracts.iter().chain(&control.little).copied().collect();
+        let transaction = Slot::Transaction as u8;
+        // A field that names the transaction and fills another slot too comes from the other slot: who makes a command
+        // sets its queue, and need not repeat it.
+        let repeats = |insert: &SlotExtract| {
+            insert.slot == transaction
+                && bound.iter().any(|other| other.slot != transaction && other.extract == insert.extract)
+        };
+        let kept = |insert: &&SlotExtract| !fixed.contains(&insert.extract) && !repeats(insert);
+        let inserts: Vec<SlotExtract> = bound.iter().filter(kept).copied().collect();
         for (slot, program) in &control.programs {
             // What a program computes must come back by `encode`, or a packet made from the command would differ.
             for instruction in &program.code {
@@ -553,6 +605,12 @@ impl<'a> Compiler<'a> {
             }
         }
         control.bytes_template = template.into_boxed_slice();
+        let mut room: BTreeMap<u8, u64> = BTreeMap::new();
+        for insert in inserts.iter().filter(|insert| insert.slot != Slot::Head as u8) {
+            *room.entry(insert.slot).or_default() |= insert.extract.max() << insert.up;
+        }
+        let slots = room.into_iter().filter_map(|(number, bits)| Some((Slot::from_number(number)?, bits)));
+        control.room = slots.collect();
         control.inserts = inserts.into_boxed_slice();
         control.computed = computed.into_boxed_slice();
         Ok(())
@@ -595,8 +653,13 @@ impl<'a> Compiler<'a> {
         let mut tables = Vec::new();
         for checksum in self.definition.checksums.as_deref().unwrap_or(&[]) {
             for name in &checksum.ones {
-                header_and_field(self.sources, &self.definition.headers, name)?;
+                let (_, _, field) = header_and_field(self.sources, &self.definition.headers, name)?;
+                if field.width > 64 {
+                    let what = format!("the field `{}` has {} bits", name.value, field.width);
+                    return Err(self.sources.error(name.place, what, "only fields of up to 64 bits can count as ones"));
+                }
             }
+            self.is_final(&tables, checksum)?;
             let bytes = checksum.algorithm.bytes();
             if let Some(name) = &checksum.field {
                 let (_, _, field) = header_and_field(self.sources, &self.definition.headers, name)?;
@@ -612,13 +675,62 @@ impl<'a> Compiler<'a> {
                 sum: self.sum(checksum)?,
                 endian: checksum.endian,
                 over: checksum.over,
-                field: checksum.field.as_ref().map(|name| name.value.clone()),
                 trailer_bytes: if checksum.field.is_some() { 0 } else { bytes },
                 bytes,
-                optional: checksum.optional,
             });
         }
         Ok(tables)
+    }
+
+    /// The field of a checksum is written last: nothing that is computed before may depend on it.
+    fn is_final(&self, before: &[ChecksumTable], checksum: &Checksum) -> Result<(), DefinitionError> {
+        let Some(field) = &checksum.field else { return Ok(()) };
+        let refuse = |what: String, instead: &str| Err(self.sources.error(field.place, what, instead));
+        if self.definition.select.iter().flatten().any(|name| name.value == field.value) {
+            return refuse(format!("`{}` is a select field", field.value), "give the checksum a field of its own");
+        }
+        let earlier = self.definition.checksums.iter().flatten().take(before.len());
+        for other in earlier.filter(|other| other.field.is_some()) {
+            if !other.ones.iter().any(|name| name.value == field.value) {
+                let (own, other) = (&checksum.name.value, &other.name.value);
+                let what = format!("the checksum `{other}` covers `{}`, which `{own}` writes later", field.value);
+                return refuse(what, "put the covered one first, and the other one's field into its `ones`");
+            }
+        }
+        Ok(())
+    }
+
+    /// The checksums of one opcode: those in headers first, since trailers cover them.
+    fn sums(&self, tables: &[ChecksumTable], numbers: &[usize], laid: &Laid<'_>) -> Box<[SumRow]> {
+        let mut in_headers = Vec::new();
+        let mut trailers = Vec::new();
+        let mut from_end: usize = numbers.iter().filter_map(|n| tables.get(*n)).map(|table| table.trailer_bytes).sum();
+        let declared = self.definition.checksums.as_deref().unwrap_or(&[]);
+        for number in numbers {
+            let (Some(table), Some(checksum)) = (tables.get(*number), declared.get(*number)) else { continue };
+            let extract = |name: &Placed<String>| {
+                name.value.split_once('.').and_then(|(header, field)| laid.extract(header, field))
+            };
+            // Two copies of the headers show which bits a field covers.
+            let mut kept = [0xffu8; HEADER_LENGTH_MAX_BYTES];
+            let mut set = [0u8; HEADER_LENGTH_MAX_BYTES];
+            for field in checksum.ones.iter().filter_map(extract) {
+                field.write(&mut set, u64::MAX);
+            }
+            let own = checksum.field.as_ref().and_then(extract);
+            if let Some(field) = own {
+                field.write(&mut kept, 0);
+                field.write(&mut set, 0);
+            }
+            let masks = (0u8..).zip(kept.iter().zip(set)).filter(|(_, (keep, set))| **keep != 0xff || *set != 0);
+            let masks = masks.map(|(offset, (keep, set))| ByteMask { offset, keep: *keep, set }).collect();
+            match own {
+                Some(field) => in_headers.push(SumRow { number: *number, place: SumPlace::Field(field), masks }),
+                None => trailers.push(SumRow { number: *number, place: SumPlace::Trailer(from_end), masks }),
+            }
+            from_end -= table.trailer_bytes;
+        }
+        in_headers.into_iter().chain(trailers).collect()
     }
 
     fn sum(&self, checksum: &Checksum) -> Result<Sum, DefinitionError> {

@@ -310,6 +310,7 @@ impl Control {
         self.run_programs(number, bytes, payload, slots)
     }
 
+    #[expect(clippy::indexing_slicing, reason = "a command has all slots")]
     fn run_programs(
         &self,
         number: u16,
@@ -345,6 +346,7 @@ impl Control {
 
 /// Fields into slots. Slots hold the opcode's constants before, so that fields are added with OR.
 #[inline]
+#[expect(clippy::indexing_slicing, reason = "a command has all slots")]
 fn extract_all(list: &[SlotExtract], bytes: &[u8], slots: &mut [u64; SLOTS], load: fn([u8; 8]) -> u64) {
     for SlotExtract { extract, slot, up } in list {
         let window = match bytes.get(usize::from(extract.offset)..).and_then(|rest| rest.first_chunk::<8>()) {
@@ -369,6 +371,7 @@ pub struct Commands<'a> {
 impl Iterator for Commands<'_> {
     type Item = Command;
 
+    #[expect(clippy::indexing_slicing, reason = "a command has all slots")]
     fn next(&mut self) -> Option<Command> {
         let length = self.command.length();
         if self.first && length <= self.piece_max {

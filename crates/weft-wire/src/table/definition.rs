@@ -13,7 +13,10 @@ use super::layout::Header;
 use super::source::{DefinitionError, Place, Placed, Sources, Table, Value, suggest};
 use crate::checksum::{CRC32, CRC32C, CrcParameters, VCRC};
 use crate::command::{Flags, Kind, Slot};
-use crate::limits::{ALSO_MAX, CHECKSUMS_MAX, HEADERS_PER_OPCODE_MAX, OPCODE_WIDTH_MAX_BITS, OPCODES_PER_PROTOCOL_MAX};
+use crate::limits::{
+    ALSO_MAX, CHECKS_PER_OPCODE_MAX, CHECKSUMS_MAX, FAMILIES_MAX, HEADERS_PER_OPCODE_MAX, HEADERS_PER_PROTOCOL_MAX,
+    OPCODE_WIDTH_MAX_BITS, OPCODES_PER_PROTOCOL_MAX, RULES_PER_PROTOCOL_MAX,
+};
 
 /// A definition. What a file may leave to the one that it extends is an `Option`, or empty.
 #[derive(Clone, Debug)]
@@ -173,8 +176,6 @@ pub(crate) struct Checksum {
     pub(crate) ones: Vec<Placed<String>>,
     /// The field that holds it; otherwise it is a trailer.
     pub(crate) field: Option<Placed<String>>,
-    /// Zero on the wire may mean that the peers agreed to leave it out.
-    pub(crate) optional: bool,
 }
 
 impl Algorithm {
@@ -213,11 +214,11 @@ impl Definition {
             return Err(sources.error(name.place, what, "use letters, digits, - _ and ."));
         }
         let mut headers = BTreeMap::new();
-        for (header, value) in entries(top, "header")? {
+        for (header, value) in entries(top, "header", HEADERS_PER_PROTOCOL_MAX)? {
             headers.insert(header.value, Header::read(sources, &value.table()?)?);
         }
         let mut families = BTreeMap::new();
-        for (family, value) in entries(top, "family")? {
+        for (family, value) in entries(top, "family", FAMILIES_MAX)? {
             families.insert(family.value, Family::read(&value.table()?)?);
         }
         let opcodes = top.tables("opcode")?;
@@ -226,12 +227,12 @@ impl Definition {
             return Err(sources.error(top.place, what, format!("at most {OPCODES_PER_PROTOCOL_MAX}")));
         }
         let mut derivations = Derivations::default();
-        for (derived, value) in entries(top, "derive")? {
+        for (derived, value) in entries(top, "derive", usize::MAX)? {
             derivations.0.insert(derived.value, Expression::parse(sources, &value.string()?)?);
         }
         derivations.check(sources)?;
         let mut flags = BTreeMap::new();
-        for (flag, value) in entries(top, "flags")? {
+        for (flag, value) in entries(top, "flags", Flags::names().count())? {
             one_flag(sources, &flag)?;
             flags.insert(flag.value, value.string()?);
         }
@@ -246,9 +247,11 @@ impl Definition {
             extends: top.maybe("extends").map(|base| base.string()).transpose()?,
             recognise: match top.maybe("recognise") {
                 None => None,
-                Some(_) => Some(
-                    top.tables("recognise")?.iter().map(|rule| Rule::read(sources, rule)).collect::<Result<_, _>>()?,
-                ),
+                Some(value) => {
+                    let rules = top.tables("recognise")?;
+                    few(&value, "recognise", rules.len(), RULES_PER_PROTOCOL_MAX)?;
+                    Some(rules.iter().map(|rule| Rule::read(sources, rule)).collect::<Result<_, _>>()?)
+                }
             },
             headers,
             select: match top.maybe("select").map(Value::table).transpose()? {
@@ -268,14 +271,12 @@ impl Definition {
                 None => None,
                 Some(value) => {
                     let tables = top.tables("checksum")?;
-                    if tables.len() > CHECKSUMS_MAX {
-                        return Err(value.error("too many checksums", format!("at most {CHECKSUMS_MAX}")));
-                    }
+                    few(&value, "checksum", tables.len(), CHECKSUMS_MAX)?;
                     Some(tables.iter().map(|table| Checksum::read(sources, table)).collect::<Result<_, _>>()?)
                 }
             },
             transaction: top.maybe("transaction").map(|value| TransactionRule::read(sources, value)).transpose()?,
-            checks: expressions(sources, top, "check")?,
+            checks: checks(sources, top)?,
         })
     }
 
@@ -313,20 +314,38 @@ fn joined<V>(mut base: BTreeMap<String, V>, over: BTreeMap<String, V>) -> BTreeM
     base
 }
 
-fn entries<'a>(table: &Table<'a>, key: &str) -> Result<Vec<(Placed<String>, Value<'a>)>, DefinitionError> {
-    table.maybe(key).map_or(Ok(Vec::new()), |value| Ok(value.table()?.entries().collect()))
+/// The entries of a table of names, at most `maximum`.
+fn entries<'a>(
+    table: &Table<'a>,
+    key: &str,
+    maximum: usize,
+) -> Result<Vec<(Placed<String>, Value<'a>)>, DefinitionError> {
+    let Some(value) = table.maybe(key) else { return Ok(Vec::new()) };
+    let entries: Vec<_> = value.clone().table()?.entries().collect();
+    few(&value, key, entries.len(), maximum)?;
+    Ok(entries)
 }
 
-fn expressions(sources: &Sources<'_>, table: &Table<'_>, key: &str) -> Result<Vec<Expression>, DefinitionError> {
-    let texts = table.maybe(key).map_or(Ok(Vec::new()), |value| value.strings())?;
+fn few(value: &Value<'_>, what: &str, count: usize, maximum: usize) -> Result<(), DefinitionError> {
+    if count <= maximum {
+        return Ok(());
+    }
+    Err(value.error(format!("`{what}` has {count} entries"), format!("at most {maximum}")))
+}
+
+fn checks(sources: &Sources<'_>, table: &Table<'_>) -> Result<Vec<Expression>, DefinitionError> {
+    let Some(value) = table.maybe("check") else { return Ok(Vec::new()) };
+    let texts = value.strings()?;
+    few(&value, "check", texts.len(), CHECKS_PER_OPCODE_MAX / 2)?;
     texts.iter().map(|text| Expression::parse(sources, text)).collect()
 }
 
 fn bindings(sources: &Sources<'_>, table: &Table<'_>) -> Result<Bindings, DefinitionError> {
     let mut bindings = Bindings::new();
-    for (name, value) in entries(table, "bind")? {
+    for (name, value) in entries(table, "bind", Slot::names().count())? {
         let slot = one_slot(sources, &name)?;
         let texts = value.one_or_more()?;
+        few(&value, &name.value, texts.len(), HEADERS_PER_PROTOCOL_MAX)?;
         let parsed = texts.iter().map(|text| Expression::parse(sources, text)).collect::<Result<_, _>>()?;
         bindings.insert(name.value, (slot, parsed));
     }
@@ -414,6 +433,11 @@ impl Opcode {
         if also.len() > ALSO_MAX {
             return Err(sources.error(table.place, "too many further commands", format!("at most {ALSO_MAX}")));
         }
+        let mut families = Vec::new();
+        if let Some(value) = table.maybe("in") {
+            families = value.strings()?;
+            few(&value, "in", families.len(), FAMILIES_MAX)?;
+        }
         let headers = table.maybe("headers").map_or(Ok(Vec::new()), |list| list.strings())?;
         if headers.len() > HEADERS_PER_OPCODE_MAX {
             return Err(sources.error(table.place, "too many headers", format!("at most {HEADERS_PER_OPCODE_MAX}")));
@@ -421,7 +445,7 @@ impl Opcode {
         Ok(Opcode {
             code,
             mask: table.maybe("mask").map_or(Ok(u64::MAX), |mask| mask.integer(0..=u64::from(u32::MAX)))?,
-            families: table.maybe("in").map_or(Ok(Vec::new()), |list| list.strings())?,
+            families,
             name,
             response: table.maybe("response").map_or(Ok(false), |value| value.flag())?,
             headers,
@@ -433,7 +457,7 @@ impl Opcode {
             placement: table
                 .maybe("place")
                 .map_or(Ok(Placement::None), |value| one_of(&value, "placement", &PLACEMENT_NAMES))?,
-            checks: expressions(sources, table, "check")?,
+            checks: checks(sources, table)?,
             transaction: table.maybe("transaction").map(|value| TransactionRule::read(sources, value)).transpose()?,
             checksums: table.maybe("checksums").map(|list| list.strings()).transpose()?,
             place: table.place,
@@ -480,7 +504,7 @@ impl TransactionRule {
 
 impl Checksum {
     fn read(sources: &Sources<'_>, table: &Table<'_>) -> Result<Checksum, DefinitionError> {
-        table.only(&["name", "algorithm", "endian", "over", "ones", "field", "optional"])?;
+        table.only(&["name", "algorithm", "endian", "over", "ones", "field"])?;
         let algorithm = table.need("algorithm", "\"crc32\"")?;
         let known = [
             ("crc32", Algorithm::Crc(CRC32)),
@@ -511,7 +535,6 @@ impl Checksum {
                 .map_or(Ok(Coverage::Packet), |value| one_of(&value, "coverage", &COVERAGE_NAMES))?,
             ones: table.maybe("ones").map_or(Ok(Vec::new()), |list| list.strings())?,
             field: table.maybe("field").map(|field| field.string()).transpose()?,
-            optional: table.maybe("optional").map_or(Ok(false), |value| value.flag())?,
         })
     }
 }

@@ -69,8 +69,25 @@ impl Tables {
         outer: &Outer<'_>,
         out: &mut [u8],
     ) -> Result<usize, EncodeError> {
+        let (opcode, length) = self.encode_open(protocol, command, payload, out)?;
+        if let Some(packet) = out.get_mut(..length) {
+            self.write_checksums(protocol, opcode, packet, outer);
+        }
+        Ok(length)
+    }
+
+    /// The same with the checksums still zero: for who has more to write into the packet ([`Tables::handle`]) before
+    /// [`Tables::write_checksums`]. Returns the opcode too.
+    pub fn encode_open(
+        &self,
+        protocol: ProtocolId,
+        command: &Command,
+        payload: &[u8],
+        out: &mut [u8],
+    ) -> Result<(OpcodeId, usize), EncodeError> {
         let tables = self.protocol(protocol).ok_or(EncodeError::NoSuchProtocol)?;
-        let control = tables.for_command(command).ok_or(EncodeError::NoOpcode)?;
+        let opcode = OpcodeId(tables.row_for(command).ok_or(EncodeError::NoOpcode)?);
+        let control = tables.control(opcode).ok_or(EncodeError::NoOpcode)?;
         control.fits(command)?;
         let mut inputs = Inputs {
             bytes: &[],
@@ -93,7 +110,7 @@ impl Tables {
         // Each sees only the command and the lengths, so their order does not matter.
         for (extract, program) in &*control.computed {
             let value = program.run(&inputs);
-            if value > extract.max() && value.wrapping_neg() > extract.max() + 1 && extract.width() < 64 {
+            if value > extract.max() {
                 return Err(EncodeError::TooLong);
             }
             extract.write(headers, value);
@@ -101,7 +118,16 @@ impl Tables {
         let (headers, _) = out.split_at(header_length);
         inputs.bytes = headers;
         let pad = control.pad_bytes(&inputs)?;
-        self.finish(tables, control, payload, pad, outer, out)
+        Ok((opcode, control.finish(payload, pad, out)?))
+    }
+
+    /// Computes all checksums of a packet and writes them, whatever is there.
+    pub fn write_checksums(&self, protocol: ProtocolId, opcode: OpcodeId, packet: &mut [u8], outer: &Outer<'_>) {
+        if let Some(tables) = self.protocol(protocol)
+            && let Some(control) = tables.control(opcode)
+        {
+            tables.write_checksums(control, packet, outer);
+        }
     }
 
     /// The opcode that a command would be sent as.
@@ -144,7 +170,30 @@ impl Tables {
             command: None,
         };
         let pad = control.pad_bytes(&inputs)?;
-        self.finish(tables, control, payload, pad, outer, out)
+        let length = control.finish(payload, pad, out)?;
+        if let Some(packet) = out.get_mut(..length) {
+            tables.write_checksums(control, packet, outer);
+        }
+        Ok(length)
+    }
+
+    /// The way to a field that no command carries, by its full name: a session's sequence number, a ticket. `None` when
+    /// there is no such field of up to 64 bits, or when it is not at one place in all opcodes that have it.
+    #[must_use]
+    pub fn handle(&self, protocol: ProtocolId, name: &str) -> Option<FieldHandle> {
+        let mut place = None;
+        let mut shortest = usize::MAX;
+        for control in &self.protocol(protocol)?.controls {
+            let Some(field) = control.fields.iter().find(|field| field.full_name == name) else { continue };
+            let bit = control.headers.get(field.header)?.offset * 8 + field.bit;
+            let here = (bit, field.width, field.endian);
+            if *place.get_or_insert(here) != here {
+                return None;
+            }
+            shortest = shortest.min(usize::from(control.header_length));
+        }
+        let (bit, width, endian) = place?;
+        super::Extract::new(bit, width, endian, shortest).map(|extract| FieldHandle { extract })
     }
 
     /// All fields of a packet. `None` when the opcode is not of these tables.
@@ -157,6 +206,42 @@ impl Tables {
             *value = extract.read(bytes);
         }
         Some(fields)
+    }
+
+    /// Changes one field, by its full name `header.field`. A field of more than 64 bits takes its bytes.
+    pub fn set_field(
+        &self,
+        protocol: ProtocolId,
+        opcode: OpcodeId,
+        fields: &mut Fields,
+        name: &str,
+        value: FieldValue<'_>,
+    ) -> Result<(), SetError> {
+        let control = self.protocol(protocol).and_then(|tables| tables.control(opcode)).ok_or(SetError::NoSuchField)?;
+        let mut first = 0;
+        for field in &control.fields {
+            let places = fields.values.get_mut(first..first + field.extracts.len()).unwrap_or(&mut []);
+            first += field.extracts.len();
+            if field.full_name != name {
+                continue;
+            }
+            return match (&*field.extracts, value) {
+                ([one], FieldValue::Number { value, .. }) if value <= one.max() => {
+                    places.fill(value);
+                    Ok(())
+                }
+                ([_], _) => Err(SetError::TooWide { bits: field.width }),
+                (parts, FieldValue::Bytes(bytes)) if bytes.len() * 8 == field.width => {
+                    for ((place, extract), chunk) in places.iter_mut().zip(parts).zip(bytes.chunks(8)) {
+                        let here = super::Extract { offset: 0, left: 0, ..*extract };
+                        *place = here.read(chunk);
+                    }
+                    Ok(())
+                }
+                _ => Err(SetError::NeedsBytes { bytes: field.width / 8 }),
+            };
+        }
+        Err(SetError::NoSuchField)
     }
 
     /// Names and values of the fields that the definition names, in wire order, as `header.field`. A field of more than
@@ -182,31 +267,57 @@ impl Tables {
             })
         })
     }
+}
 
-    fn finish(
-        &self,
-        tables: &Protocol,
-        control: &Control,
-        payload: &[u8],
-        pad: usize,
-        outer: &Outer<'_>,
-        out: &mut [u8],
-    ) -> Result<usize, EncodeError> {
-        let start = usize::from(control.header_length);
-        let payload_end = start.checked_add(payload.len()).ok_or(EncodeError::TooLong)?;
-        let end = payload_end + pad + usize::from(control.trailer_length);
-        let have = out.len();
-        let Some(packet) = out.get_mut(..end) else { return Err(EncodeError::NoRoom { needed: end, have }) };
-        if let Some(to) = packet.get_mut(start..payload_end) {
-            to.copy_from_slice(payload);
-        }
-        if let Some(rest) = packet.get_mut(payload_end..) {
-            rest.fill(0);
-        }
-        tables.write_checksums(control, packet, outer);
-        Ok(end)
+/// A field at one place in all packets of a protocol that have it. See [`Tables::handle`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FieldHandle {
+    extract: super::Extract,
+}
+
+impl FieldHandle {
+    /// The value, given the packet from the protocol's first byte. Bytes behind its end count as zero.
+    #[inline]
+    #[must_use]
+    pub fn read(self, bytes: &[u8]) -> u64 {
+        self.extract.read(bytes)
+    }
+
+    /// Changes the value; bits above the field's width are dropped. Checksums are not touched.
+    #[inline]
+    pub fn write(self, bytes: &mut [u8], value: u64) {
+        self.extract.write(bytes, value);
     }
 }
+
+/// Why a field was not changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetError {
+    /// The opcode has no such field.
+    NoSuchField,
+    /// The value has more bits than the field.
+    TooWide {
+        /// Bits of the field.
+        bits: usize,
+    },
+    /// The field has more than 64 bits: give its bytes.
+    NeedsBytes {
+        /// How many.
+        bytes: usize,
+    },
+}
+
+impl fmt::Display for SetError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SetError::NoSuchField => write!(f, "the opcode has no such field"),
+            SetError::TooWide { bits } => write!(f, "the field has {bits} bits"),
+            SetError::NeedsBytes { bytes } => write!(f, "the field takes {bytes} bytes, in hex"),
+        }
+    }
+}
+
+impl core::error::Error for SetError {}
 
 /// The value of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -228,33 +339,31 @@ impl Protocol {
         let found = self.reverse.binary_search_by_key(&head, |(known, _)| *known).ok()?;
         self.reverse.get(found).map(|(_, number)| *number)
     }
-
-    fn for_command(&self, command: &Command) -> Option<&Control> {
-        self.control(OpcodeId(self.row_for(command)?))
-    }
 }
 
 impl Control {
+    /// Payload, pad and empty trailers behind the headers. Returns the packet's length.
+    fn finish(&self, payload: &[u8], pad: usize, out: &mut [u8]) -> Result<usize, EncodeError> {
+        let start = usize::from(self.header_length);
+        let payload_end = start.checked_add(payload.len()).ok_or(EncodeError::TooLong)?;
+        let end = payload_end + pad + usize::from(self.trailer_length);
+        let have = out.len();
+        let Some(packet) = out.get_mut(..end) else { return Err(EncodeError::NoRoom { needed: end, have }) };
+        if let Some(to) = packet.get_mut(start..payload_end) {
+            to.copy_from_slice(payload);
+        }
+        if let Some(rest) = packet.get_mut(payload_end..) {
+            rest.fill(0);
+        }
+        Ok(end)
+    }
+
     /// A value that its field would cut must not be sent as another one.
     fn fits(&self, command: &Command) -> Result<(), EncodeError> {
-        let mut cut = 0u16;
-        for insert in self.inserts.iter().filter(|insert| insert.slot != 0) {
-            let slot = usize::from(insert.slot) & (SLOTS - 1);
-            let kept = insert.extract.max() << (insert.up & 63);
-            // Fields side by side in one slot: each keeps its part; the topmost one tells.
-            let others = self.inserts.iter().filter(|other| other.slot == insert.slot);
-            let all = others.fold(kept, |all, other| all | other.extract.max() << (other.up & 63));
-            if command.slots[slot] & !all != 0 {
-                cut |= 1 << slot;
-            }
+        match self.room.iter().find(|(slot, bits)| command.slot(*slot) & !bits != 0) {
+            None => Ok(()),
+            Some((slot, _)) => Err(EncodeError::DoesNotFit(*slot)),
         }
-        if cut == 0 {
-            return Ok(());
-        }
-        let slot = cut.trailing_zeros();
-        let named = crate::command::Slot::names().filter_map(crate::command::Slot::from_name);
-        let slot = named.into_iter().find(|known| *known as u32 == slot).unwrap_or(crate::command::Slot::Head);
-        Err(EncodeError::DoesNotFit(slot))
     }
 
     fn pad_bytes(&self, inputs: &Inputs<'_>) -> Result<usize, EncodeError> {
@@ -263,7 +372,8 @@ impl Control {
             super::Pad::Field(extract) => extract.read(inputs.bytes),
             super::Pad::Program(program) => program.run(inputs),
         };
-        // A pad is what fills up to a word: anything long is a definition gone wrong.
-        usize::try_from(pad).ok().filter(|pad| *pad <= usize::from(u16::MAX / 2)).ok_or(EncodeError::TooLong)
+        // As long as decoding lets what is trimmed be, so that what was decoded can be made again.
+        let longest = u64::from(u16::MAX) - u64::from(self.trailer_length);
+        usize::try_from(pad).ok().filter(|_| pad <= longest).ok_or(EncodeError::TooLong)
     }
 }

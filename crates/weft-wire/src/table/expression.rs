@@ -15,7 +15,7 @@ use alloc::vec::Vec;
 use super::extract::Extract;
 use super::source::{DefinitionError, Place, Placed, Sources};
 use crate::command::{Command, Slot};
-use crate::limits::{PROGRAM_LENGTH_MAX, PROGRAM_STACK_MAX};
+use crate::limits::{DERIVATIONS_MAX, PROGRAM_LENGTH_MAX, PROGRAM_STACK_MAX};
 
 /// What an instruction does with the two topmost values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,6 +140,25 @@ impl Attribute {
         ATTRIBUTE_NAMES.iter().find(|(known, _)| *known == name).map(|(_, attribute)| *attribute)
     }
 
+    /// This attribute's value.
+    #[inline]
+    #[must_use]
+    #[expect(clippy::indexing_slicing, reason = "there are as many places as `Attribute` has values")]
+    pub fn of(self, attributes: &Attributes) -> u64 {
+        attributes[self as usize]
+    }
+
+    /// Attributes with these values, the others zero.
+    #[must_use]
+    #[expect(clippy::indexing_slicing, reason = "there are as many places as `Attribute` has values")]
+    pub fn collect(values: &[(Attribute, u64)]) -> Attributes {
+        let mut attributes = Attributes::default();
+        for (attribute, value) in values {
+            attributes[*attribute as usize] = *value;
+        }
+        attributes
+    }
+
     /// All names, for error texts.
     pub fn names() -> impl Iterator<Item = &'static str> + Clone {
         ATTRIBUTE_NAMES.iter().map(|(name, _)| *name)
@@ -229,7 +248,15 @@ impl Program {
 
     /// Whether it needs a connection or a transaction.
     pub(crate) fn needs_context(&self) -> bool {
-        self.code.iter().any(|i| matches!(i, Instruction::Load(Operand::Connection(_) | Operand::Transaction(_))))
+        self.loads().any(|operand| matches!(operand, Operand::Connection(_) | Operand::Transaction(_)))
+    }
+
+    /// What it reads.
+    pub(crate) fn loads(&self) -> impl Iterator<Item = Operand> {
+        self.code.iter().filter_map(|instruction| match instruction {
+            Instruction::Load(operand) => Some(*operand),
+            _ => None,
+        })
     }
 }
 
@@ -245,8 +272,8 @@ impl Inputs<'_> {
             Operand::Payload => self.payload,
             Operand::Headers => self.headers,
             Operand::Packet => self.packet,
-            Operand::Connection(attribute) => self.connection[attribute as usize],
-            Operand::Transaction(attribute) => self.transaction[attribute as usize],
+            Operand::Connection(attribute) => attribute.of(self.connection),
+            Operand::Transaction(attribute) => attribute.of(self.transaction),
             Operand::Slot(slot) => self.command.map_or(0, |command| command.slot(slot)),
         }
     }
@@ -259,6 +286,10 @@ pub(crate) struct Derivations(pub(crate) BTreeMap<String, Expression>);
 impl Derivations {
     /// Finds a name that is derived from itself, by any way round.
     pub(crate) fn check(&self, sources: &Sources<'_>) -> Result<(), DefinitionError> {
+        if let Some((_, first)) = self.0.iter().next().filter(|_| self.0.len() > DERIVATIONS_MAX) {
+            let what = format!("{} derived values", self.0.len());
+            return Err(sources.error(first.place, what, format!("at most {DERIVATIONS_MAX}")));
+        }
         for (name, expression) in &self.0 {
             let mut seen = Vec::new();
             let mut open: Vec<&str> = alloc::vec![name.as_str()];
@@ -619,5 +650,14 @@ mod tests {
         doubling.0.insert("d40".into(), parse("1").unwrap());
         assert!(doubling.check(&Sources(&files)).is_ok());
         assert_eq!(parse("d0").unwrap().link(&doubling, &|_| None), Err(LinkError::TooLong));
+    }
+
+    #[test]
+    fn a_long_chain_of_derived_values_is_refused_before_it_is_followed() {
+        // Ten thousand names, each another name for the next: a cubic search, then a recursion as deep.
+        let files = [Source { file: "x", text: "" }];
+        let chain = (0..10_000).map(|i| (format!("d{i}"), parse(&format!("d{}", i + 1)).unwrap())).collect();
+        let error = Derivations(chain).check(&Sources(&files)).unwrap_err();
+        assert!(error.to_string().contains("10000 derived values; at most 64"), "{error}");
     }
 }

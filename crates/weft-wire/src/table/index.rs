@@ -86,9 +86,15 @@ pub enum FrameKind {
 impl Seen {
     #[inline]
     pub(crate) fn with(mut self, term: Term, value: u64) -> Seen {
-        let word = &mut self.words[usize::from(term.word & 1)];
+        let [first, second] = &mut self.words;
+        let word = if term.word == 0 { first } else { second };
         *word = *word & !(term.max() << term.shift) | (value & term.max()) << term.shift;
         self
+    }
+
+    fn value(&self, term: Term) -> u64 {
+        let [first, second] = self.words;
+        (if term.word == 0 { first } else { second }) >> term.shift & term.max()
     }
 
     /// Something seen inside of a TCP stream.
@@ -177,6 +183,26 @@ impl Rule {
         Ok(rule)
     }
 
+    /// As the definition writes it, on one line.
+    fn describe(&self) -> String {
+        let mut parts = Vec::new();
+        for (name, term, words) in TERMS {
+            if self.mask.value(term) == 0 {
+                continue;
+            }
+            let value = self.value.value(term);
+            match words.iter().find(|(_, number)| *number == value) {
+                Some((word, _)) => parts.push(format!("{name} = {word}")),
+                None if name == "ethertype" => parts.push(format!("{name} = {value:#06x}")),
+                None => parts.push(format!("{name} = {value}")),
+            }
+        }
+        if self.mask.value(Term::SESSION) != 0 {
+            parts.push("a known session".into());
+        }
+        parts.join(", ")
+    }
+
     fn bits(&self) -> u32 {
         self.mask.words.iter().map(|word| word.count_ones()).sum()
     }
@@ -193,6 +219,16 @@ impl Index {
         self.rules.extend(rules.iter().map(|rule| (*rule, protocol)));
         // Stable: equal rules stay as loaded.
         self.rules.sort_by_key(|(rule, _)| core::cmp::Reverse((rule.priority, rule.bits())));
+    }
+
+    pub(crate) fn rules(&self, protocol: u16) -> impl Iterator<Item = String> {
+        self.rules.iter().filter(move |(_, known)| *known == protocol).map(|(rule, _)| rule.describe())
+    }
+
+    pub(crate) fn wanted(&self, protocol: u16, name: &str) -> Option<u64> {
+        let (_, term, _) = TERMS.iter().find(|(known, ..)| *known == name)?;
+        let mut rules = self.rules.iter().filter(|(rule, known)| *known == protocol && rule.mask.value(*term) != 0);
+        rules.next().map(|(rule, _)| rule.value.value(*term))
     }
 
     #[inline]

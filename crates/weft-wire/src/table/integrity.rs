@@ -1,9 +1,9 @@
 //! Checksums of packets: what they cover, computing and verifying them.
 
 use super::definition::Coverage;
-use super::extract::{Endian, Extract};
-use super::{ChecksumTable, Control, Decoded, Protocol, Sum, Tables};
-use crate::checksum::internet;
+use super::extract::Endian;
+use super::{ChecksumTable, Control, Decoded, Protocol, Sum, SumPlace, SumRow, Tables};
+use crate::header::Checksum;
 use crate::limits::{CHECKSUMS_MAX, HEADER_LENGTH_MAX_BYTES};
 
 /// The headers in front of a protocol's first byte, as far as checksums cover them. A program that works on sockets and
@@ -69,16 +69,14 @@ impl Tables {
         let mut integrity = Integrity::default();
         let Some(tables) = self.protocol(decoded.protocol) else { return integrity };
         let Some(control) = tables.control(decoded.opcode) else { return integrity };
-        for (part, checksum) in tables.parts(control, bytes.len()) {
-            let found = part.read(bytes, checksum);
-            let computed = part.compute(bytes, checksum, outer);
-            let checked = match (found, computed) {
+        for row in &control.sums {
+            let Some(checksum) = tables.checksums.get(row.number) else { continue };
+            let checked = match (row.read(bytes, checksum), row.compute(control, bytes, checksum, outer)) {
                 (Some(found), Some(computed)) if found == computed => Checked::Good,
-                (Some(0), Some(_)) if checksum.optional => Checked::None,
                 (Some(found), Some(computed)) => Checked::Bad { found, computed },
                 _ => Checked::None,
             };
-            if let Some(place) = integrity.checked.get_mut(part.number) {
+            if let Some(place) = integrity.checked.get_mut(row.number) {
                 *place = checked;
             }
         }
@@ -87,96 +85,93 @@ impl Tables {
 }
 
 impl Protocol {
-    /// Writes all checksums; trailers in order, so that a later one covers an earlier one.
+    /// Writes all checksums, in the order in which they cover each other.
     pub(super) fn write_checksums(&self, control: &Control, packet: &mut [u8], outer: &Outer<'_>) {
-        for (part, checksum) in self.parts(control, packet.len()) {
-            if let Some(value) = part.compute(packet, checksum, outer) {
-                part.write(packet, checksum, value);
+        for row in &control.sums {
+            let Some(checksum) = self.checksums.get(row.number) else { continue };
+            if let Some(value) = row.compute(control, packet, checksum, outer) {
+                row.write(packet, checksum, value);
             }
         }
     }
-
-    /// The checksums of one packet: header fields first, since trailers cover them.
-    fn parts<'a>(&'a self, control: &'a Control, length: usize) -> impl Iterator<Item = (Part<'a>, &'a ChecksumTable)> {
-        let numbered = control.checksums.iter().zip(&control.ones);
-        let known = move |header_fields: bool| {
-            let mut at = length.saturating_sub(usize::from(control.trailer_length));
-            numbered.clone().filter_map(move |(number, ones)| {
-                let checksum = self.checksums.get(*number)?;
-                let field = checksum.field.as_ref().and_then(|name| {
-                    let field = control.fields.iter().find(|field| field.full_name == *name)?;
-                    field.extracts.first().copied()
-                });
-                let part = Part { number: *number, field, at, ones, control, length };
-                at += checksum.trailer_bytes;
-                (checksum.field.is_some() == header_fields).then_some((part, checksum))
-            })
-        };
-        known(true).chain(known(false))
-    }
 }
 
-/// One checksum of one packet.
-struct Part<'a> {
-    number: usize,
-    field: Option<Extract>,
-    /// First byte of the trailer.
-    at: usize,
-    ones: &'a [Extract],
-    control: &'a Control,
-    length: usize,
-}
+/// Room for the usual masked headers: LRH, IPv6, UDP, and an opcode's headers.
+const USUAL_LENGTH_BYTES: usize = 160;
+/// Room for any: the longest network header that the ICRC is defined for (IPv4 with options; IPv6 with a few
+/// extensions).
+const MASKED_LENGTH_MAX_BYTES: usize = LRH_LENGTH + 256 + UDP_LENGTH + HEADER_LENGTH_MAX_BYTES;
 
-impl Part<'_> {
+impl SumRow {
     fn read(&self, bytes: &[u8], checksum: &ChecksumTable) -> Option<u32> {
-        if let Some(field) = self.field {
-            let value = field.read(bytes) as u32;
-            return Some(if checksum.endian == Endian::Little { swap(value, checksum.bytes) } else { value });
-        }
-        let stored = bytes.get(self.at..self.at + checksum.bytes)?;
-        let big = stored.iter().fold(0u32, |value, byte| value << 8 | u32::from(*byte));
+        let big = match self.place {
+            SumPlace::Field(field) => field.read(bytes) as u32,
+            SumPlace::Trailer(from_end) => {
+                let stored = bytes.get(bytes.len().checked_sub(from_end)?..)?.get(..checksum.bytes)?;
+                stored.iter().fold(0u32, |value, byte| value << 8 | u32::from(*byte))
+            }
+        };
         Some(if checksum.endian == Endian::Little { swap(big, checksum.bytes) } else { big })
     }
 
     fn write(&self, bytes: &mut [u8], checksum: &ChecksumTable, value: u32) {
         let value = if checksum.endian == Endian::Little { swap(value, checksum.bytes) } else { value };
-        if let Some(field) = self.field {
-            field.write(bytes, u64::from(value));
-        } else if let Some(stored) = bytes.get_mut(self.at..self.at + checksum.bytes) {
-            let big = value.to_be_bytes();
-            stored.copy_from_slice(big.get(4 - checksum.bytes..).unwrap_or(&[]));
+        match self.place {
+            SumPlace::Field(field) => field.write(bytes, u64::from(value)),
+            SumPlace::Trailer(from_end) => {
+                let start = bytes.len().saturating_sub(from_end);
+                if let Some(stored) = bytes.get_mut(start..start + checksum.bytes) {
+                    let big = value.to_be_bytes();
+                    stored.copy_from_slice(big.get(4 - checksum.bytes..).unwrap_or(&[]));
+                }
+            }
         }
     }
 
     /// `None` when the packet is too short for its headers, or the outer headers are not known.
-    fn compute(&self, bytes: &[u8], checksum: &ChecksumTable, outer: &Outer<'_>) -> Option<u32> {
-        let header_length = usize::from(self.control.header_length);
-        let mut headers = [0u8; HEADER_LENGTH_MAX_BYTES];
-        let headers = headers.get_mut(..header_length)?;
-        headers.copy_from_slice(bytes.get(..header_length)?);
-        for field in self.ones {
-            field.write(headers, u64::MAX);
-        }
-        let end = match self.field {
-            Some(field) => {
-                field.write(headers, 0);
-                self.length.saturating_sub(usize::from(self.control.trailer_length))
-            }
-            None => self.at,
+    fn compute(&self, control: &Control, bytes: &[u8], checksum: &ChecksumTable, outer: &Outer<'_>) -> Option<u32> {
+        let header_length = usize::from(control.header_length);
+        let end = match self.place {
+            SumPlace::Field(_) => bytes.len().checked_sub(usize::from(control.trailer_length))?,
+            SumPlace::Trailer(from_end) => bytes.len().checked_sub(from_end)?,
         };
-        let body = bytes.get(header_length..end)?;
+        let covered = bytes.get(..end)?;
+        let (headers, body) = covered.split_at_checked(header_length)?;
         match checksum.over {
-            Coverage::Packet => Some(checksum.sum.over(&[headers, body])),
-            Coverage::Headers => Some(checksum.sum.over(&[headers])),
-            Coverage::Link => {
-                Some(checksum.sum.over(&[outer.link, outer.network, outer.udp, bytes.get(..header_length)?, body]))
-            }
-            Coverage::Invariant => {
-                let mut masked = [0u8; MASKED_LENGTH_MAX_BYTES];
-                let prefix = invariant_prefix(outer, &mut masked)?;
-                Some(checksum.sum.over(&[prefix, headers, body]))
+            Coverage::Packet if self.masks.is_empty() => Some(checksum.sum.over(&[covered])),
+            Coverage::Link => Some(checksum.sum.over(&[outer.link, outer.network, outer.udp, covered])),
+            over => {
+                let body = if over == Coverage::Headers { &[] } else { body };
+                let outer = if over == Coverage::Invariant { Some(outer) } else { None };
+                let length = header_length + outer.map_or(0, |o| LRH_LENGTH + o.network.len() + UDP_LENGTH);
+                // The masked part lies together, so that a CRC runs over it in long steps.
+                if length <= USUAL_LENGTH_BYTES {
+                    self.masked::<USUAL_LENGTH_BYTES>(checksum, outer, headers, body)
+                } else {
+                    self.masked::<MASKED_LENGTH_MAX_BYTES>(checksum, outer, headers, body)
+                }
             }
         }
+    }
+
+    /// The checksum over outer headers and headers as they count, and the body as it is.
+    fn masked<const ROOM: usize>(
+        &self,
+        checksum: &ChecksumTable,
+        outer: Option<&Outer<'_>>,
+        headers: &[u8],
+        body: &[u8],
+    ) -> Option<u32> {
+        let mut room = [0u8; ROOM];
+        let start = outer.map_or(Some(0), |outer| invariant_prefix(outer, &mut room))?;
+        let copy = room.get_mut(start..start + headers.len())?;
+        copy.copy_from_slice(headers);
+        for mask in &self.masks {
+            if let Some(byte) = copy.get_mut(usize::from(mask.offset)) {
+                *byte = *byte & mask.keep | mask.set;
+            }
+        }
+        Some(checksum.sum.over(&[room.get(..start + headers.len())?, body]))
     }
 }
 
@@ -188,7 +183,7 @@ impl Sum {
     fn over(&self, parts: &[&[u8]]) -> u32 {
         match self {
             Sum::Crc(crc) => crc.finish(parts.iter().fold(crc.start(), |register, part| crc.update(register, part))),
-            Sum::Internet => u32::from(internet(parts)),
+            Sum::Internet => u32::from(parts.iter().fold(Checksum::new(), |sum, part| sum.add_bytes(part)).finish()),
             Sum::Bytes => u32::from(parts.iter().flat_map(|part| *part).fold(0u8, |sum, byte| sum.wrapping_add(*byte))),
             Sum::Xor => u32::from(parts.iter().flat_map(|part| *part).fold(0u8, |sum, byte| sum ^ byte)),
         }
@@ -197,18 +192,14 @@ impl Sum {
 
 const LRH_LENGTH: usize = 8;
 const UDP_LENGTH: usize = 8;
-/// LRH, then the longest network header that the ICRC is defined for (IPv4 with options; IPv6 with a few extensions),
-/// then UDP.
-const MASKED_LENGTH_MAX_BYTES: usize = LRH_LENGTH + 256 + UDP_LENGTH;
-
-/// The outer headers as the ICRC sees them: what routers may change is ones. `None` when there are none, or more than
-/// fits.
-fn invariant_prefix<'a>(outer: &Outer<'_>, masked: &'a mut [u8; MASKED_LENGTH_MAX_BYTES]) -> Option<&'a [u8]> {
+/// Writes the outer headers as the ICRC sees them: what routers may change is ones. Returns how many bytes; `None` when
+/// there are none, or more than fits.
+fn invariant_prefix(outer: &Outer<'_>, masked: &mut [u8]) -> Option<usize> {
     let network = outer.network;
     if network.is_empty() && outer.link.is_empty() {
         return None;
     }
-    let (lrh, rest) = masked.split_at_mut(LRH_LENGTH);
+    let (lrh, rest) = masked.split_at_mut_checked(LRH_LENGTH)?;
     lrh.fill(0xff);
     if network.is_empty() {
         // Without a global route header only the virtual lane may change (LNH 2).
@@ -246,5 +237,5 @@ fn invariant_prefix<'a>(outer: &Outer<'_>, masked: &'a mut [u8; MASKED_LENGTH_MA
         }
         length += UDP_LENGTH;
     }
-    masked.get(..length)
+    Some(length)
 }

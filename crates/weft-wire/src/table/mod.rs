@@ -43,7 +43,7 @@ use source::{Sources, suggest};
 
 pub use decode::{Commands, DecodeError, Decoded, ValidationError};
 pub use definition::{Coverage, Placement, TransactionBy};
-pub use encode::{EncodeError, FieldValue, Fields};
+pub use encode::{EncodeError, FieldHandle, FieldValue, Fields, SetError};
 pub use expression::{ATTRIBUTES, Attribute, Attributes};
 pub(crate) use index::Term;
 pub use index::{FrameKind, Link, Seen, Tunnel};
@@ -78,11 +78,32 @@ pub struct Tables {
 impl Tables {
     /// Loads definitions. A file may extend any other of the same call; files of one name are an error.
     pub fn load(files: &[Source<'_>]) -> Result<Tables, DefinitionError> {
+        Tables::load_over(files, 0)
+    }
+
+    /// The protocols that come with Weft.
+    pub fn builtin() -> Result<Tables, DefinitionError> {
+        Tables::load(&BUILTIN)
+    }
+
+    /// The protocols that come with Weft, and these. One of the same name replaces Weft's.
+    pub fn builtin_and(files: &[Source<'_>]) -> Result<Tables, DefinitionError> {
+        let mut all = BUILTIN.to_vec();
+        all.extend_from_slice(files);
+        Tables::load_over(&all, BUILTIN.len())
+    }
+
+    /// Loads; any of the first `replaceable` files gives way to a later one of the same name.
+    fn load_over(files: &[Source<'_>], replaceable: usize) -> Result<Tables, DefinitionError> {
         let sources = Sources(files);
         let mut definitions: Vec<Definition> = Vec::new();
         for number in 0..files.len() {
             let definition = sources.parse(number, |top| Definition::read(&sources, &top))?;
-            let taken = definitions.iter().any(|known| known.name.value == definition.name.value);
+            let same = |known: &Definition| known.name.value == definition.name.value;
+            if number >= replaceable {
+                definitions.retain(|known| !(same(known) && known.name.place.file < replaceable));
+            }
+            let taken = definitions.iter().any(same);
             if taken || definitions.len() == PROTOCOLS_MAX {
                 let (what, instead) = if taken {
                     (format!("the protocol `{}` is defined twice", definition.name.value), "choose another name".into())
@@ -102,11 +123,6 @@ impl Tables {
         Ok(tables)
     }
 
-    /// The protocols that come with Weft.
-    pub fn builtin() -> Result<Tables, DefinitionError> {
-        Tables::load(&BUILTIN)
-    }
-
     /// All protocols in order of loading.
     pub fn protocols(&self) -> impl Iterator<Item = (ProtocolId, &Protocol)> {
         (0u16..).map(ProtocolId).zip(&self.protocols)
@@ -122,6 +138,17 @@ impl Tables {
     #[must_use]
     pub fn protocol(&self, id: ProtocolId) -> Option<&Protocol> {
         self.protocols.get(usize::from(id.0))
+    }
+
+    /// How a protocol is recognised, one text for each rule.
+    pub fn rules(&self, id: ProtocolId) -> impl Iterator<Item = String> {
+        self.index.rules(id.0)
+    }
+
+    /// What a rule of the protocol wants to see, by the name that definitions use (`udp_destination`, `ethertype`, …).
+    #[must_use]
+    pub fn recognised_by(&self, id: ProtocolId, name: &str) -> Option<u64> {
+        self.index.wanted(id.0, name)
     }
 
     /// The protocol of a packet of which this was seen.
@@ -237,6 +264,8 @@ struct Control {
     // What encoding reads.
     bytes_template: Box<[u8]>,
     inserts: Box<[SlotExtract]>,
+    /// For each slot that is inserted, the bits that its fields can hold.
+    room: Box<[(Slot, u64)]>,
     computed: Box<[(Extract, Program)]>,
 
     // What people and tests read.
@@ -244,9 +273,8 @@ struct Control {
     name: String,
     headers: Vec<HeaderTable>,
     fields: Vec<FieldTable>,
-    /// Numbers of the protocol's checksums that this opcode carries, and for each the fields that count as ones.
-    checksums: Vec<usize>,
-    ones: Vec<Vec<Extract>>,
+    /// The checksums that this opcode carries, in the order of writing: a later one may cover an earlier one.
+    sums: Box<[SumRow]>,
 }
 
 #[derive(Debug)]
@@ -262,9 +290,39 @@ struct FieldTable {
     header: usize,
     name: String,
     full_name: String,
+    /// In its header, counted as `endian` says.
+    bit: usize,
     width: usize,
+    endian: Endian,
     extracts: Box<[Extract]>,
     filler: bool,
+}
+
+/// A checksum of one opcode.
+#[derive(Debug)]
+struct SumRow {
+    /// Which of the protocol's checksums.
+    number: usize,
+    place: SumPlace,
+    /// Bytes of the headers that are changed before they are summed: what counts as ones, and the checksum itself.
+    masks: Box<[ByteMask]>,
+}
+
+/// Where a checksum is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SumPlace {
+    /// In a field of a header.
+    Field(Extract),
+    /// A trailer that begins so many bytes before the packet's end.
+    Trailer(usize),
+}
+
+/// A change to one byte of the headers: these bits are kept, those are set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct ByteMask {
+    offset: u8,
+    keep: u8,
+    set: u8,
 }
 
 #[derive(Debug)]
@@ -281,10 +339,8 @@ struct ChecksumTable {
     sum: Sum,
     endian: Endian,
     over: Coverage,
-    field: Option<String>,
     trailer_bytes: usize,
     bytes: usize,
-    optional: bool,
 }
 
 /// What a definition says of one opcode, for people.
@@ -293,6 +349,21 @@ pub struct OpcodeInfo<'a> {
     control: &'a Control,
     /// Its number in the tables.
     pub id: OpcodeId,
+}
+
+/// What a definition says of one field, for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FieldInfo<'a> {
+    /// Number of its header in [`OpcodeInfo::headers`].
+    pub header: usize,
+    /// Its name in the header.
+    pub name: &'a str,
+    /// First bit in the header.
+    pub bit: usize,
+    /// Bits.
+    pub width: usize,
+    /// Whether bits are counted from the least significant one.
+    pub little_endian: bool,
 }
 
 impl Protocol {
@@ -348,6 +419,16 @@ impl<'a> OpcodeInfo<'a> {
         self.control.template
     }
 
+    /// Whether packets of it say anything about this slot.
+    #[must_use]
+    pub fn fills(&self, slot: Slot) -> bool {
+        let control = self.control;
+        let number = slot as u8;
+        control.payload_slot == number
+            || control.extracts.iter().chain(&control.little).any(|extract| extract.slot == number)
+            || control.programs.iter().any(|(bound, _)| *bound == slot)
+    }
+
     /// Bytes of its headers.
     #[must_use]
     pub fn header_length(&self) -> usize {
@@ -376,8 +457,14 @@ impl<'a> OpcodeInfo<'a> {
         self.control.headers.iter().map(|h| (h.name.as_str(), h.title.as_str(), h.offset, h.bytes))
     }
 
-    /// Its fields in wire order: number of the header, name, bits. Bits that the definition does not name are left out.
-    pub fn fields(&self) -> impl Iterator<Item = (usize, &'a str, usize)> {
-        self.control.fields.iter().filter(|f| !f.filler).map(|f| (f.header, f.name.as_str(), f.width))
+    /// Its fields in wire order. Bits that the definition does not name are left out.
+    pub fn fields(&self) -> impl Iterator<Item = FieldInfo<'a>> {
+        self.control.fields.iter().filter(|field| !field.filler).map(|field| FieldInfo {
+            header: field.header,
+            name: &field.name,
+            bit: field.bit,
+            width: field.width,
+            little_endian: field.endian == Endian::Little,
+        })
     }
 }

@@ -1,0 +1,112 @@
+//! Capture files: read in pieces, gzip or not, so that a file may be longer than memory.
+
+use std::fs::File;
+use std::io::{self, Read};
+
+use flate2::read::MultiGzDecoder;
+use weft_wire::capture::{CaptureError, Packet, Reader, Step};
+
+/// Bytes asked for at a time.
+const CHUNK_BYTES: usize = 256 * 1024;
+
+/// Why a file could not be read to its end. What came before was handed on.
+#[derive(Debug)]
+pub(crate) enum InputError {
+    Io(io::Error),
+    Capture(CaptureError),
+    /// A gzip file inside of a gzip file.
+    TwiceZipped,
+}
+
+impl std::fmt::Display for InputError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            InputError::Io(error) => error.fmt(f),
+            InputError::Capture(error) => error.fmt(f),
+            InputError::TwiceZipped => write!(f, "gzip inside of gzip: unzip it once by hand"),
+        }
+    }
+}
+
+impl From<io::Error> for InputError {
+    fn from(error: io::Error) -> InputError {
+        InputError::Io(error)
+    }
+}
+
+/// Opens `path`, or standard input for `-`, and hands every record to `each`: a packet, or what is wrong with it.
+pub(crate) fn read_capture<E: From<InputError>>(
+    path: &str,
+    each: impl FnMut(Result<Packet<'_>, CaptureError>) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut source: Box<dyn Read> =
+        if path == "-" { Box::new(io::stdin().lock()) } else { Box::new(File::open(path).map_err(InputError::Io)?) };
+    let mut start = [0u8; 2];
+    let length = read_up_to(&mut source, &mut start).map_err(InputError::Io)?;
+    let start = io::Cursor::new(start).take(length as u64);
+    let whole = start.chain(source);
+    if length == 2 && is_gzip(whole.get_ref().0.get_ref().get_ref()) {
+        records(MultiGzDecoder::new(whole), each)
+    } else {
+        records(whole, each)
+    }
+}
+
+fn is_gzip(start: &[u8]) -> bool {
+    start.starts_with(&[0x1f, 0x8b])
+}
+
+fn read_up_to(source: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut length = 0;
+    while let Some(rest) = buffer.get_mut(length..).filter(|rest| !rest.is_empty()) {
+        match source.read(rest) {
+            Ok(0) => break,
+            Ok(count) => length += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(length)
+}
+
+fn records<E: From<InputError>>(
+    mut source: impl Read,
+    mut each: impl FnMut(Result<Packet<'_>, CaptureError>) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut reader = Reader::new();
+    let mut buffer = Vec::new();
+    let mut done = 0;
+    loop {
+        let rest = buffer.get(done..).unwrap_or(&[]);
+        let step = reader.next(rest).map_err(|error| match error {
+            CaptureError::Gzip => InputError::TwiceZipped,
+            error => InputError::Capture(error),
+        })?;
+        match step {
+            Step::Skip { consumed } => done += consumed,
+            Step::Packet { consumed, packet } => {
+                each(Ok(packet))?;
+                done += consumed;
+            }
+            Step::Bad { consumed, error } => {
+                each(Err(error))?;
+                done += consumed;
+            }
+            Step::NeedMore { .. } => {
+                buffer.drain(..done);
+                done = 0;
+                let filled = buffer.len();
+                buffer.resize(filled + CHUNK_BYTES, 0);
+                let more = read_up_to(&mut source, buffer.get_mut(filled..).unwrap_or(&mut []));
+                let more = match more {
+                    Ok(more) => more,
+                    Err(error) => return Err(InputError::Io(error).into()),
+                };
+                buffer.truncate(filled + more);
+                if more == 0 {
+                    return Ok(reader.finish(&buffer).map_err(InputError::Capture)?);
+                }
+            }
+        }
+    }
+}

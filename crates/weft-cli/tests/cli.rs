@@ -1,0 +1,238 @@
+//! `weft` as its users meet it: good files, bad files, wrong words.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test's own helpers: a panic is a failed test"
+)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+fn captures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../captures")
+}
+
+fn weft(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_weft")).args(arguments).stdin(Stdio::null()).output().unwrap()
+}
+
+/// `weft` with `input` on its standard input.
+fn weft_on(arguments: &[&str], input: &[u8]) -> Output {
+    use std::io::Write;
+    let mut child = Command::new(env!("CARGO_BIN_EXE_weft"))
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let input = input.to_vec();
+    let writer = std::thread::spawn(move || {
+        // The child may stop reading early; that is its right.
+        let _ = stdin.write_all(&input);
+    });
+    let output = child.wait_with_output().unwrap();
+    writer.join().unwrap();
+    output
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn capture(name: &str) -> Vec<u8> {
+    std::fs::read(captures().join(name)).unwrap()
+}
+
+fn file(name: &str) -> String {
+    captures().join(name).to_str().unwrap().to_string()
+}
+
+#[test]
+fn the_demo_is_the_main_job() {
+    let output = weft(&[]);
+    assert!(output.status.success());
+    let shown = text(&output.stdout);
+    assert!(shown.contains("401 packets decoded, all checksums good, all made again byte for byte."), "{shown}");
+    assert_eq!(shown, text(&weft(&["demo"]).stdout));
+}
+
+#[test]
+fn json_has_the_promised_keys() {
+    for name in ["rxe_rc_write.pcap", "rxe_ipv6_rc_all.pcap", "siw_crc_p2p_rping3500.pcap"] {
+        let output = weft(&["decode", &file(name), "--json"]);
+        assert!(output.status.success());
+        let shown = text(&output.stdout);
+        assert!(shown.lines().count() > 10);
+        for line in shown.lines().filter(|line| !line.contains("\"protocol\":\"none\"")) {
+            for key in [
+                "frame", "protocol", "opcode", "command", "queue", "sequence", "key", "address", "length", "icrc",
+                "fields",
+            ] {
+                assert!(line.contains(&format!("\"{key}\":")), "{key} in {line}");
+            }
+            assert!(line.contains("\"icrc\":\"good\"") || line.contains("\"protocol\":\"mpa\""), "{line}");
+        }
+    }
+    let line = text(&weft(&["decode", &file("rxe_rc_write.pcap"), "--json"]).stdout);
+    let third = line.lines().nth(2).unwrap();
+    for part in [
+        "\"frame\":3,",
+        "\"opcode\":\"RC RDMA WRITE Only\"",
+        "\"queue\":18,",
+        "\"key\":860,",
+        "\"length\":1,",
+        "\"reth.length\":1",
+    ] {
+        assert!(third.contains(part), "{part} in {third}");
+    }
+}
+
+#[test]
+fn gzip_pcapng_and_standard_input_give_the_same() {
+    let plain = weft(&["decode", &file("rxe_rc_atomic.pcap")]).stdout;
+    assert_eq!(plain, weft_on(&["decode", "-"], &capture("rxe_rc_atomic.pcap")).stdout);
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    std::io::Write::write_all(&mut gzip, &capture("rxe_rc_atomic.pcap")).unwrap();
+    let zipped = gzip.finish().unwrap();
+    assert_eq!(plain, weft_on(&["decode", "-"], &zipped).stdout);
+    let pcapng = Path::new(env!("CARGO_MANIFEST_DIR")).join("../weft-wire/tests/fixtures/capture_rc_atomic.pcapng");
+    assert_eq!(plain, weft(&["decode", pcapng.to_str().unwrap()]).stdout);
+    let cut = weft_on(&["decode", "-"], &zipped[..zipped.len() / 2]);
+    assert_eq!(cut.status.code(), Some(1));
+    let mut again = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    std::io::Write::write_all(&mut again, &zipped).unwrap();
+    let twice = weft_on(&["decode", "-"], &again.finish().unwrap());
+    assert!(text(&twice.stderr).contains("gzip inside of gzip"));
+}
+
+#[test]
+fn a_summary_counts() {
+    let shown = text(&weft(&["decode", &file("rxe_rc_send.pcap"), "--summary"]).stdout);
+    let row = shown.lines().find(|line| line.contains("RC SEND Middle")).unwrap();
+    assert_eq!(row.split_whitespace().rev().take(3).collect::<Vec<_>>(), ["0", "1024", "4"]);
+    assert!(shown.ends_with("16 frames, 2940 bytes\n"), "{shown}");
+}
+
+#[test]
+fn a_file_cut_anywhere_still_shows_what_is_whole() {
+    let whole = capture("rxe_rc_badkey.pcap");
+    for length in 0..whole.len() {
+        let output = weft_on(&["decode", "-"], &whole[..length]);
+        let packets = text(&output.stdout).lines().count();
+        let (first, second) = (24 + 16 + 138, 24 + 16 + 138 + 16 + 62);
+        let expected = usize::from(length >= first) + usize::from(length >= second);
+        assert_eq!(packets, expected, "{length} bytes");
+        let between = [24, first, second].contains(&length);
+        assert_eq!(output.status.success(), between, "{length}: {}", text(&output.stderr));
+        assert_eq!(output.stderr.is_empty(), between);
+    }
+}
+
+#[test]
+fn bad_files_get_a_clear_word() {
+    for (input, wanted) in [
+        (&b""[..], "the file is empty"),
+        (b"\x7fELF\x02\x01\x01\0\0\0\0\0", "not a pcap or pcapng file"),
+        (b"#!/bin/sh\necho hello\n", "not a pcap or pcapng file"),
+    ] {
+        let output = weft_on(&["decode", "-"], input);
+        assert_eq!(output.status.code(), Some(1));
+        let told = text(&output.stderr);
+        assert!(told.starts_with("weft: -: ") && told.contains(wanted), "{told}");
+    }
+    let mut huge = capture("rxe_rc_badkey.pcap");
+    huge[24 + 8..24 + 12].copy_from_slice(&u32::MAX.to_le_bytes());
+    let told = text(&weft_on(&["decode", "-"], &huge).stderr);
+    assert!(told.contains("4294967295") && told.contains("262144"), "{told}");
+    let missing = weft(&["decode", "/nonexistent/file.pcap"]);
+    assert!(text(&missing.stderr).contains("/nonexistent/file.pcap: No such file"));
+}
+
+#[test]
+fn a_bad_packet_is_marked_and_the_rest_is_decoded() {
+    let mut bytes = capture("rxe_rc_write.pcap");
+    let packet = |number: usize| {
+        let mut at = 24;
+        for _ in 1..number {
+            at += 16 + u32::from_le_bytes(bytes[at + 8..at + 12].try_into().unwrap()) as usize;
+        }
+        at + 16
+    };
+    let (lies, flipped, version, opcode) = (packet(2), packet(3), packet(5), packet(7));
+    bytes[lies + 16] = 0xff; // IPv4 total length
+    bytes[flipped + 50] ^= 0x01; // somewhere in the headers
+    bytes[version + 43] |= 0x03; // BTH version
+    bytes[opcode + 42] = 0x1f; // no such opcode
+    let shown = text(&weft_on(&["decode", "-"], &bytes).stdout);
+    let lines: Vec<&str> = shown.lines().collect();
+    assert_eq!(lines.len(), 20);
+    assert!(lines[1].contains("[broken: IPv4 at byte 14: it claims"), "{}", lines[1]);
+    assert!(lines[2].contains("[icrc bad: 0x"), "{}", lines[2]);
+    assert!(lines[4].contains("[not decoded: RC RDMA WRITE Only: `bth.version == 0` does not hold]"), "{}", lines[4]);
+    assert!(lines[6].contains("[not decoded: unknown opcode 0x1f]"), "{}", lines[6]);
+    let good = weft_on(&["decode", "-"], &capture("rxe_rc_write.pcap"));
+    let good = text(&good.stdout);
+    for (number, (line, good)) in lines.iter().zip(good.lines()).enumerate() {
+        assert_eq!(*line == good, ![1, 2, 4, 6].contains(&number), "line {number}");
+    }
+    let json = text(&weft_on(&["decode", "-", "--json"], &bytes).stdout);
+    assert_eq!(json.matches("\"checksums\":{\"icrc\":\"bad\"}").count(), 1);
+    assert_eq!(json.matches("\"error\":").count(), 3);
+}
+
+#[test]
+fn wrong_words_get_usage() {
+    for (arguments, wanted) in [
+        (&["frobnicate"][..], "unknown command `frobnicate`"),
+        (&["decode"], "decode takes one file"),
+        (&["decode", "a", "b"], "decode takes one file"),
+        (&["decode", "a", "--jason"], "unknown option `--jason`; known here: --json"),
+        (&["decode", "a", "--json", "--summary"], "not both"),
+        (&["decode", "a", "--session", "x"], "`x` is no UDP port"),
+        (&["decode", "a", "--protocols"], "--protocols takes a value"),
+        (&["protocol"], "protocol list, show NAME or check FILE"),
+        (&["encode", "roce-v2"], "names of a protocol and an opcode"),
+    ] {
+        let output = weft(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(text(&output.stderr).contains(wanted), "{}", text(&output.stderr));
+    }
+    assert!(text(&weft(&["protocol", "show", "roce-v3"]).stderr).contains("there is no protocol `roce-v3`; known:"));
+    assert!(text(&weft(&["help"]).stdout).contains("weft decode FILE"));
+}
+
+#[test]
+fn a_session_is_learned_from_its_set_up() {
+    let folder = std::env::temp_dir().join(format!("weft-cli-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let pcap = folder.join("srdma.pcap");
+    let pcap = pcap.to_str().unwrap();
+    let write =
+        ["encode", "srdma", "WRITE", "remote.address=0x1000", "remote.key=99", "--payload", "data", "--out", pcap];
+    assert!(weft(&write).status.success());
+    assert!(text(&weft(&["decode", pcap]).stdout).contains("(no RDMA)"), "nobody said that these ports are a session");
+    assert!(text(&weft(&["decode", pcap, "--session", "49154"]).stdout).contains("SRDMA"));
+    assert!(weft(&["encode", "srdma", "HELLO", "--out", pcap]).status.success());
+    assert!(weft(&write).status.success());
+    let shown = text(&weft(&["decode", pcap]).stdout);
+    let lines: Vec<&str> = shown.lines().collect();
+    assert!(lines[1].contains("SRDMA") && lines[1].contains("HELLO"), "{shown}");
+    assert!(lines[2].contains("WRITE") && lines[2].contains("addr=0x1000"), "{shown}");
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn every_opcode_can_be_made() {
+    for protocol in ["srdma"] {
+        let shown = text(&weft(&["protocol", "show", protocol]).stdout);
+        let opcodes = shown.split("\nopcodes\n").nth(1).unwrap();
+        for line in opcodes.lines().skip(1) {
+            let code = line.split_whitespace().next().unwrap();
+            let made = weft(&["encode", protocol, code, "--payload", "abcdefgh"]);
+            assert!(made.status.success(), "{protocol} {line}: {}", text(&made.stderr));
+        }
+    }
+}
