@@ -6,7 +6,7 @@
 //! | compile | definition to tables | `compile` |
 //! | protocol index | what the parse graph saw to a protocol | `index` |
 //! | opcode extraction, command translation | packet to a number in the control table | `decode` |
-//! | control table, field programs | packet to generic commands | `decode`, `extract`, `expression` |
+//! | control table, field programs | packet to generic commands | `row`, `decode`, `extract`, `expression` |
 //! | encode | command or fields to a packet | `encode` |
 //! | checksums | computed and verified | `integrity` |
 //!

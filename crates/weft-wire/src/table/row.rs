@@ -1,14 +1,15 @@
 //! A row of the control table, specialised when it is loaded, so that most packets take one straight way through it.
 //!
-//! Reading the lists of a [`Control`] one entry after the other costs more than the reading itself: the number of
-//! entries differs from opcode to opcode, so a processor guesses wrong at the end of each list. A row has no lists.
-//! Every slot has one window and one mask, and all slots are filled for every opcode; a slot that the opcode lacks has
-//! mask 0. Flags go through a table of 256 entries for each byte that has some. Pads and lengths that a definition
-//! computes are brought to one form, `field × factor + payload × factor + constant`. Hardly a branch is left that
-//! depends on the opcode.
+//! Most of what reading the lists of a [`Control`] costs is not the reading: every field brings three shifts, every flag
+//! is a field, every program is interpreted. A row holds the same with all of that done before:
 //!
-//! What does not fit is done by [`Control`], entry by entry: a field that is little-endian or ends inside a byte, a
-//! program that is not of that form. So is everything that is refused, because only it knows why.
+//! - a field has a window that ends where the field ends, so that one mask is enough;
+//! - all flags come from one multiplication and one table ([`FlagHash`]);
+//! - comparisons with constants that are near each other are one;
+//! - a pad and a check of lengths are brought to one form, `field × factor + payload × factor + constant`.
+//!
+//! What does not fit is done by [`Control`], entry by entry: a little-endian field, a program that is not of that form.
+//! So is everything that is refused, because only it knows why.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -83,7 +84,7 @@ struct Field {
     below: u8,
 }
 
-/// A field to be put above what its slot has: a transaction that two fields name.
+/// The one field that needs shifts: the upper part of a transaction that two fields name, or what ends inside a byte.
 #[derive(Clone, Copy, Debug)]
 struct Joined {
     field: Field,
@@ -218,13 +219,12 @@ impl Row {
                 flags.push((field, 1u32.checked_shl(u32::from(up).checked_sub(KIND_BITS)?)?));
                 continue;
             }
-            let field = field.ending()?;
-            if up == 0 && fields.iter().all(|known| known.slot != slot) {
-                fields.push(SlotField { mask: field.mask, offset: field.offset, slot });
-            } else if self.joined.is_none() {
-                self.joined = Some(Joined { field, slot, up });
-            } else {
-                return None;
+            match field.ending() {
+                Some(field) if up == 0 && fields.iter().all(|known| known.slot != slot) => {
+                    fields.push(SlotField { mask: field.mask, offset: field.offset, slot });
+                }
+                _ if self.joined.is_none() => self.joined = Some(Joined { field, slot, up }),
+                _ => return None,
             }
         }
         self.fields = fields.into();
@@ -272,8 +272,7 @@ impl Row {
             slots[slot as usize] = payload;
         }
         if let Some(Joined { field, slot, up }) = &self.joined {
-            let Some(window) = window(bytes, field.offset) else { return false };
-            slots[*slot as usize] |= (u64::from_be_bytes(*window) & field.mask) << (up & 63);
+            slots[*slot as usize] |= field.read(bytes) << (up & 63);
         }
         true
     }
@@ -488,6 +487,21 @@ impl Form {
             payload_factor: self.payload_factor.wrapping_add(other.payload_factor),
             constant: self.constant.wrapping_add(other.constant),
             mask: u64::MAX,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::table::Tables;
+
+    #[test]
+    fn every_opcode_of_the_built_in_protocols_has_a_row() {
+        let tables = Tables::builtin().unwrap();
+        for (_, protocol) in tables.protocols() {
+            for (row, control) in protocol.rows.iter().zip(&protocol.controls) {
+                assert_ne!(row.fixed_length, usize::MAX, "{} {}", protocol.name, control.name);
+            }
         }
     }
 }
