@@ -6,12 +6,15 @@
 use core::fmt;
 
 use crate::header::{
-    Ethernet, EthernetView, GreView, Grh, GrhView, HeaderError, Ipv4View, Ipv6, Ipv6ExtensionView, Ipv6View, Lrh,
+    Ethernet, EthernetView, GreView, Grh, GrhView, HeaderError, Ipv4, Ipv4View, Ipv6, Ipv6ExtensionView, Ipv6View, Lrh,
     LrhView, TcpView, Udp, UdpView, Vlan, VlanView, Vxlan, VxlanView, ether_type, ip_protocol, link_next_header,
     udp_port,
 };
 use crate::limits::{LAYERS_MAX, TUNNEL_DEPTH_MAX};
 use crate::table::{FrameKind, Link, Outer, Seen, Term, Tunnel};
+
+/// Behind what an LRH's length counts.
+const VCRC_LENGTH: usize = 2;
 
 /// A header on the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -162,7 +165,10 @@ impl Path {
     #[inline]
     #[must_use]
     pub fn payload<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
-        frame.get(self.start..self.end).unwrap_or(&[])
+        match frame.get(self.start..self.end) {
+            Some(payload) => payload,
+            None => nothing(),
+        }
     }
 
     /// The outer headers that checksums cover.
@@ -174,6 +180,12 @@ impl Path {
         };
         Outer { link: cut(self.link, self.network), network: cut(self.network, self.udp), udp: cut(self.udp, None) }
     }
+}
+
+/// The payload of a path with another frame. A call, so that the usual case is a branch and no conditional moves.
+#[cold]
+fn nothing<'a>() -> &'a [u8] {
+    &[]
 }
 
 /// The header to read next.
@@ -199,12 +211,122 @@ struct Walk<'a> {
 /// Walks a frame.
 #[inline]
 pub fn walk(link: Link, frame: &[u8]) -> Result<Path, GraphError> {
-    let seen = Seen::default()
+    let plain = match link {
+        Link::Ethernet => plain_ethernet(frame),
+        Link::InfiniBand => plain_infiniband(frame),
+        Link::Ip => None,
+    };
+    match plain {
+        Some(path) => Ok(path),
+        None => walk_any(link, frame),
+    }
+}
+
+/// The way through a frame of one of the few shapes that most frames have: no tags, no options, no tunnel. `None` for
+/// any other, and for whatever is wrong with a frame: [`walk_any`] finds the way, or the words.
+#[inline]
+fn plain_ethernet(frame: &[u8]) -> Option<Path> {
+    const NETWORK: usize = Ethernet::LEN;
+    let seen = start(Link::Ethernet);
+    match EthernetView::new(frame).ok()?.ethertype() {
+        ether_type::IPV4 => {
+            let ip = Ipv4View::new(frame.get(NETWORK..)?).ok()?;
+            if ip.header_len() != Ipv4::LEN || ip.is_fragment() || ip.protocol() != ip_protocol::UDP {
+                return None;
+            }
+            let seen = seen.with(Term::ETHERTYPE, u64::from(ether_type::IPV4)).with(Term::IP_VERSION, 4);
+            plain_udp::<{ NETWORK + Ipv4::LEN }>(frame, NETWORK + usize::from(ip.total_length()), seen, LayerKind::Ipv4)
+        }
+        ether_type::IPV6 => {
+            let ip = Ipv6View::new(frame.get(NETWORK..)?).ok()?;
+            if ip.payload_length() == 0 || ip.next_header() != ip_protocol::UDP {
+                return None;
+            }
+            let end = NETWORK + Ipv6::LEN + usize::from(ip.payload_length());
+            let seen = seen.with(Term::ETHERTYPE, u64::from(ether_type::IPV6)).with(Term::IP_VERSION, 6);
+            plain_udp::<{ NETWORK + Ipv6::LEN }>(frame, end, seen, LayerKind::Ipv6)
+        }
+        ether_type::ROCE_V1 => {
+            let grh = GrhView::new(frame.get(NETWORK..)?).ok()?;
+            let start = NETWORK + Grh::LEN;
+            let end = start + usize::from(grh.payload_length());
+            if end > frame.len() || grh.next_header() != Grh::TRANSPORT {
+                return None;
+            }
+            let seen = seen
+                .with(Term::ETHERTYPE, u64::from(ether_type::ROCE_V1))
+                .with(Term::IP_VERSION, 6)
+                .with(Term::IP_PROTOCOL, u64::from(Grh::TRANSPORT));
+            let layers = layers([(LayerKind::Ethernet, 0), (LayerKind::Grh, NETWORK)]);
+            let network = Some(NETWORK as u32);
+            Some(Path { seen, stop: Stop::Transport, start, end, layers, count: 2, link: None, network, udp: None })
+        }
+        _ => None,
+    }
+}
+
+/// UDP at `AT`, in an IP packet that ends at `end`.
+#[inline(always)]
+fn plain_udp<const AT: usize>(frame: &[u8], end: usize, seen: Seen, network: LayerKind) -> Option<Path> {
+    let udp = UdpView::new(frame.get(AT..)?).ok()?;
+    let length = usize::from(udp.length());
+    if end > frame.len() || AT + length > end || length < Udp::LEN || udp.destination_port() == udp_port::VXLAN {
+        return None;
+    }
+    let seen = seen
+        .with(Term::IP_PROTOCOL, u64::from(ip_protocol::UDP))
+        .with(Term::UDP_SOURCE, u64::from(udp.source_port()))
+        .with(Term::UDP_DESTINATION, u64::from(udp.destination_port()));
+    Some(Path {
+        seen,
+        stop: Stop::Udp,
+        start: AT + Udp::LEN,
+        end: AT + length,
+        layers: layers([(LayerKind::Ethernet, 0), (network, Ethernet::LEN), (LayerKind::Udp, AT)]),
+        count: 3,
+        link: None,
+        network: Some(Ethernet::LEN as u32),
+        udp: Some(AT as u32),
+    })
+}
+
+/// As [`plain_ethernet`], for packets that stay in their subnet.
+#[inline]
+fn plain_infiniband(frame: &[u8]) -> Option<Path> {
+    let lrh = LrhView::new(frame).ok()?;
+    let end = usize::from(lrh.pktlen()) * 4 + VCRC_LENGTH;
+    if lrh.lnh() != link_next_header::LOCAL || end > frame.len() || end < Lrh::LEN {
+        return None;
+    }
+    let seen = start(Link::InfiniBand).with(Term::IP_PROTOCOL, u64::from(Grh::TRANSPORT));
+    let layers = layers([(LayerKind::Lrh, 0)]);
+    let (start, link) = (Lrh::LEN, Some(0));
+    Some(Path { seen, stop: Stop::Transport, start, end, layers, count: 1, link, network: None, udp: None })
+}
+
+/// What is seen before the first header is read.
+#[inline(always)]
+fn start(link: Link) -> Seen {
+    Seen::default()
         .with(Term::LINK, link as u64)
         .with(Term::TUNNEL, Tunnel::None as u64)
-        .with(Term::FRAME, FrameKind::Packet as u64);
+        .with(Term::FRAME, FrameKind::Packet as u64)
+}
+
+#[inline(always)]
+fn layers<const N: usize>(known: [(LayerKind, usize); N]) -> [Layer; LAYERS_MAX] {
+    let mut layers = [Layer::default(); LAYERS_MAX];
+    for (layer, (kind, offset)) in layers.iter_mut().zip(known) {
+        *layer = Layer { kind, offset: offset as u32 };
+    }
+    layers
+}
+
+/// Walks a frame of any shape.
+#[inline(never)]
+fn walk_any(link: Link, frame: &[u8]) -> Result<Path, GraphError> {
     let path = Path {
-        seen,
+        seen: start(link),
         stop: Stop::Other,
         start: 0,
         end: frame.len(),
@@ -421,8 +543,6 @@ impl<'a> Walk<'a> {
     }
 
     fn lrh(&mut self) -> Result<Option<Next>, GraphError> {
-        /// Behind what the LRH's length counts.
-        const VCRC_LENGTH: usize = 2;
         let offset = self.path.start;
         let view = LrhView::new(self.rest()).map_err(|e| self.header(LayerKind::Lrh, e))?;
         self.enter(LayerKind::Lrh, Lrh::LEN)?;

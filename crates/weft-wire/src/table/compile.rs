@@ -11,6 +11,7 @@ use super::definition::{Algorithm, Checksum, Definition, Opcode, TransactionBy, 
 use super::expression::{Attribute, Expression, Operand, Program};
 use super::extract::Extract;
 use super::layout::Header;
+use super::row::{FlagTables, Row};
 use super::source::{DefinitionError, Placed, Sources, suggest};
 use super::{
     ByteMask, ChecksumTable, Control, FieldTable, HeaderTable, NO_OPCODE, NO_SLOT, Pad, Protocol, Select, SlotExtract,
@@ -87,9 +88,11 @@ impl<'a> Compiler<'a> {
         let mut protocol = Protocol {
             name: definition.name.value.clone(),
             title: definition.title.clone().unwrap_or_else(|| definition.name.value.clone()),
-            select: Select { parts: Vec::new() },
+            select_fields: Box::default(),
+            select: Select::Fields(Box::default()),
             translation: vec![NO_OPCODE; 1 << bits].into_boxed_slice(),
             controls: Vec::new(),
+            rows: Vec::new(),
             checksums: self.checksums()?,
             reverse: Vec::new(),
             variable_flags: self.variable_flags()?,
@@ -103,6 +106,7 @@ impl<'a> Compiler<'a> {
             let control = self.control(&protocol, opcode, &laid)?;
             protocol.controls.push(control);
         }
+        let mut parts = Vec::new();
         // The select may lie behind the headers of a short opcode, so its windows are those of a long packet.
         for ((name, up), at) in select_fields.iter().zip(&select_at) {
             let place = name.place;
@@ -110,9 +114,13 @@ impl<'a> Compiler<'a> {
                 let what = format!("no opcode has the select field `{}`", name.value);
                 return Err(sources.error(place, what, "put its header into the opcodes' lists"));
             };
-            protocol.select.parts.push((*extract, *up));
+            parts.push((*extract, *up));
         }
+        protocol.select = Select::new(&parts, &protocol.translation);
+        protocol.select_fields = parts.into();
         self.reverse(&mut protocol, &expanded)?;
+        let mut flag_tables = FlagTables::new();
+        protocol.rows = protocol.controls.iter().map(|control| Row::new(control, &mut flag_tables)).collect();
         Ok(protocol)
     }
 

@@ -1,11 +1,14 @@
 //! The way up: packet to generic commands. This is the fast path: it reads tables, allocates nothing, and looks at no
 //! string.
 
+use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::fmt;
 
 use super::definition::{Placement, TransactionBy};
 use super::expression::{Attributes, Inputs};
-use super::{Control, NO_OPCODE, OpcodeId, Pad, Protocol, ProtocolId, SlotExtract, Tables};
+use super::extract::Extract;
+use super::{Control, NO_OPCODE, OpcodeId, Pad, Protocol, ProtocolId, Select, SlotExtract, Tables};
 use crate::command::{Command, Flags, KIND_BITS, Kind, SLOTS, Slot};
 
 /// A decoded packet: its first generic command, and where its parts lie.
@@ -106,13 +109,17 @@ const NO_ATTRIBUTES: &Attributes = &[0; super::ATTRIBUTES];
 impl Tables {
     /// Decodes one packet (or one unit of a stream) of a known protocol. `bytes` begin with the protocol's first header
     /// and end with its last trailer.
-    #[inline]
+    #[inline(always)]
     pub fn decode(&self, protocol: ProtocolId, bytes: &[u8], out: &mut Decoded) -> Result<(), DecodeError> {
         let Some(tables) = self.protocols.get(usize::from(protocol.0)) else { return Err(DecodeError::NoSuchProtocol) };
         out.protocol = protocol;
-        let (number, control) = tables.translate(bytes)?;
+        let number = tables.translate(bytes);
+        let Some(row) = tables.rows.get(usize::from(number)) else { return Err(tables.unknown(bytes)) };
         out.opcode = OpcodeId(number);
-        control.decode(number, bytes, out)
+        if row.decode(bytes, out) {
+            return Ok(());
+        }
+        tables.decode_by_entry(number, bytes, out)
     }
 
     /// All commands that the packet asks for: its own (in pieces of at most `transfer_max` bytes, where the opcode is
@@ -178,25 +185,90 @@ impl Tables {
     }
 }
 
+impl Select {
+    /// Specialises for fields that lie in one byte or two, as opcodes mostly do.
+    pub(super) fn new(parts: &[(Extract, u32)], translation: &[u16]) -> Select {
+        let mut bytes: Vec<(u8, [u16; 256])> = Vec::new();
+        for (field, up) in parts {
+            let last = usize::from(field.left) + field.width() as usize - 1;
+            if field.little || usize::from(field.left) / 8 != last / 8 {
+                return Select::Fields(parts.into());
+            }
+            let offset = field.offset + field.left / 8;
+            if !bytes.iter().any(|(known, _)| *known == offset) {
+                bytes.push((offset, [0; 256]));
+            }
+            for (_, codes) in bytes.iter_mut().filter(|(known, _)| *known == offset) {
+                for (value, code) in (0u8..=255).zip(codes) {
+                    *code |= (u64::from(value >> (7 - last % 8)) & field.max()).wrapping_shl(*up) as u16;
+                }
+            }
+        }
+        let row = |code: u16| translation.get(usize::from(code)).copied().unwrap_or(NO_OPCODE);
+        match bytes.as_slice() {
+            [(offset, codes)] => Select::Byte { offset: *offset, rows: Box::new(codes.map(row)) },
+            [(first, codes), (second, more)] => {
+                let mut different = codes.to_vec();
+                different.sort_unstable();
+                different.dedup();
+                let number = |code: u16| different.iter().position(|known| *known == code).unwrap_or(0) as u8;
+                let rows = different.iter().map(|code| more.map(|other| row(code | other)));
+                let (choice, rows) = (Box::new(codes.map(number)), rows.collect());
+                Select::Bytes { offsets: [*first, *second], choice, rows }
+            }
+            _ => Select::Fields(parts.into()),
+        }
+    }
+}
+
+/// A byte behind the end reads as zero.
+#[inline(always)]
+fn byte_at(bytes: &[u8], offset: u8) -> usize {
+    usize::from(bytes.get(usize::from(offset)).copied().unwrap_or(0))
+}
+
 impl Protocol {
     /// Opcode extraction and command translation.
-    #[inline]
-    fn translate(&self, bytes: &[u8]) -> Result<(u16, &Control), DecodeError> {
-        let code = match self.select.parts.as_slice() {
-            [(extract, _)] => extract.read(bytes),
-            parts => parts.iter().fold(0, |code, (extract, up)| code | extract.read(bytes) << up),
-        };
-        let number = self.translation.get(code as usize).copied().unwrap_or(NO_OPCODE);
+    #[inline(always)]
+    #[expect(clippy::indexing_slicing, reason = "a byte is below 256")]
+    fn translate(&self, bytes: &[u8]) -> u16 {
+        match &self.select {
+            Select::Byte { offset, rows } => rows[byte_at(bytes, *offset)],
+            Select::Bytes { offsets: [first, second], choice, rows } => {
+                let choice = usize::from(choice[byte_at(bytes, *first)]);
+                rows.get(choice).map_or(NO_OPCODE, |rows| rows[byte_at(bytes, *second)])
+            }
+            Select::Fields(parts) => {
+                self.translation.get(usize::from(code(parts, bytes))).copied().unwrap_or(NO_OPCODE)
+            }
+        }
+    }
+
+    #[cold]
+    fn unknown(&self, bytes: &[u8]) -> DecodeError {
+        DecodeError::UnknownOpcode(code(&self.select_fields, bytes))
+    }
+}
+
+/// The opcode, field by field.
+fn code(parts: &[(Extract, u32)], bytes: &[u8]) -> u16 {
+    parts.iter().fold(0, |code, (field, up)| code | field.read(bytes) << up) as u16
+}
+
+impl Protocol {
+    /// What the specialised row could not do, and why it could not.
+    #[cold]
+    #[inline(never)]
+    fn decode_by_entry(&self, number: u16, bytes: &[u8], out: &mut Decoded) -> Result<(), DecodeError> {
         match self.controls.get(usize::from(number)) {
-            Some(control) => Ok((number, control)),
-            None => Err(DecodeError::UnknownOpcode(code as u16)),
+            Some(control) => control.decode(number, bytes, out),
+            None => Err(DecodeError::NoSuchProtocol),
         }
     }
 }
 
 impl Control {
-    /// Checks, fields, lengths: everything that the row says.
-    #[inline]
+    /// Checks, fields, lengths: everything that the entry says.
     fn decode(&self, number: u16, bytes: &[u8], out: &mut Decoded) -> Result<(), DecodeError> {
         let header_length = usize::from(self.header_length);
         let fixed = header_length + usize::from(self.trailer_length);
@@ -238,6 +310,7 @@ impl Control {
         self.run_programs(number, bytes, payload, slots)
     }
 
+    #[expect(clippy::indexing_slicing, reason = "a command has all slots")]
     fn run_programs(
         &self,
         number: u16,
@@ -273,6 +346,7 @@ impl Control {
 
 /// Fields into slots. Slots hold the opcode's constants before, so that fields are added with OR.
 #[inline]
+#[expect(clippy::indexing_slicing, reason = "a command has all slots")]
 fn extract_all(list: &[SlotExtract], bytes: &[u8], slots: &mut [u64; SLOTS], load: fn([u8; 8]) -> u64) {
     for SlotExtract { extract, slot, up } in list {
         let window = match bytes.get(usize::from(extract.offset)..).and_then(|rest| rest.first_chunk::<8>()) {
@@ -297,6 +371,7 @@ pub struct Commands<'a> {
 impl Iterator for Commands<'_> {
     type Item = Command;
 
+    #[expect(clippy::indexing_slicing, reason = "a command has all slots")]
     fn next(&mut self) -> Option<Command> {
         let length = self.command.length();
         if self.first && length <= self.piece_max {

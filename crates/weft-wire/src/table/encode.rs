@@ -4,7 +4,7 @@ use core::fmt;
 
 use super::expression::Inputs;
 use super::{Control, OpcodeId, Outer, Protocol, ProtocolId, Tables};
-use crate::command::{Command, KIND_BITS, SLOTS};
+use crate::command::{Command, KIND_BITS};
 use crate::limits::FIELDS_PER_OPCODE_MAX;
 
 /// Why no packet can be made.
@@ -105,7 +105,8 @@ impl Tables {
         };
         headers.copy_from_slice(&control.bytes_template);
         for insert in &*control.inserts {
-            insert.extract.write(headers, command.slots[usize::from(insert.slot) & (SLOTS - 1)] >> (insert.up & 63));
+            let slot = command.slots.get(usize::from(insert.slot)).copied().unwrap_or(0);
+            insert.extract.write(headers, slot >> (insert.up & 63));
         }
         // Each sees only the command and the lengths, so their order does not matter.
         for (extract, program) in &*control.computed {

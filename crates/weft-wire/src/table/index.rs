@@ -237,7 +237,8 @@ impl Index {
             let [a, b] = seen.words;
             let [value_a, value_b] = rule.value.words;
             let [mask_a, mask_b] = rule.mask.words;
-            ((a ^ value_a) & mask_a) | ((b ^ value_b) & mask_b) == 0
+            // One word after the other: most rules fail at the first.
+            a & mask_a == value_a && b & mask_b == value_b
         });
         hit.map(|(_, protocol)| *protocol)
     }

@@ -6,7 +6,7 @@
 //! | compile | definition to tables | `compile` |
 //! | protocol index | what the parse graph saw to a protocol | `index` |
 //! | opcode extraction, command translation | packet to a number in the control table | `decode` |
-//! | control table, field programs | packet to generic commands | `decode`, `extract`, `expression` |
+//! | control table, field programs | packet to generic commands | `row`, `decode`, `extract`, `expression` |
 //! | encode | command or fields to a packet | `encode` |
 //! | checksums | computed and verified | `integrity` |
 //!
@@ -21,6 +21,7 @@ mod extract;
 mod index;
 mod integrity;
 mod layout;
+mod row;
 mod source;
 #[cfg(test)]
 mod tests;
@@ -37,6 +38,7 @@ use definition::{Also, Definition};
 use expression::Program;
 use extract::{Endian, Extract};
 use index::Index;
+use row::Row;
 use source::{Sources, suggest};
 
 pub use decode::{Commands, DecodeError, Decoded, ValidationError};
@@ -184,10 +186,14 @@ fn whole(sources: &Sources<'_>, all: &[Definition], definition: &Definition) -> 
 pub struct Protocol {
     name: String,
     title: String,
+    /// The fields that make the opcode, each with its place in it.
+    select_fields: Box<[(Extract, u32)]>,
     select: Select,
     /// Opcode to row of the control table.
     translation: Box<[u16]>,
     controls: Vec<Control>,
+    /// The control table again, specialised for speed: as many rows.
+    rows: Vec<Row>,
     checksums: Vec<ChecksumTable>,
     /// Head slot of a command (without variable flags) to row of the control table, sorted.
     reverse: Vec<(u64, u16)>,
@@ -198,10 +204,15 @@ pub struct Protocol {
 const NO_OPCODE: u16 = u16::MAX;
 const NO_SLOT: u8 = u8::MAX;
 
-/// The fields that make the opcode, each with its place in it.
+/// How the opcode is taken from a packet.
 #[derive(Debug)]
-struct Select {
-    parts: Vec<(Extract, u32)>,
+enum Select {
+    /// All in one byte, whose values stand for rows of the control table.
+    Byte { offset: u8, rows: Box<[u16; 256]> },
+    /// In two bytes: the values of the one choose among tables for the other.
+    Bytes { offsets: [u8; 2], choice: Box<[u8; 256]>, rows: Box<[[u16; 256]]> },
+    /// Anywhere.
+    Fields(Box<[(Extract, u32)]>),
 }
 
 /// A field into a slot, or out of it.
