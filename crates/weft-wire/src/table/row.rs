@@ -45,6 +45,7 @@ pub(crate) struct Row {
     trailer_length: u8,
     has_second_test: bool,
     payload_slot: Option<Slot>,
+    again: Option<Again>,
     joined: Option<Joined>,
     lengths: Lengths,
 }
@@ -84,7 +85,16 @@ struct Field {
     below: u8,
 }
 
-/// The one field that needs shifts: the upper part of a transaction that two fields name, or what ends inside a byte.
+/// A slot made of others: what names a transaction is mostly a queue, a message or a key that has its own slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Again {
+    slot: Slot,
+    low: Slot,
+    high: Slot,
+    up: u8,
+}
+
+/// The one field that needs shifts: the upper part of what two fields make, or what ends inside a byte.
 #[derive(Clone, Copy, Debug)]
 struct Joined {
     field: Field,
@@ -125,6 +135,7 @@ impl Row {
             fields: Box::default(),
             has_second_test: false,
             payload_slot: None,
+            again: None,
             joined: None,
             lengths: Lengths::None,
         };
@@ -211,8 +222,12 @@ impl Row {
     fn take_fields(&mut self, control: &Control, flag_tables: &mut FlagTables) -> Option<()> {
         let mut fields: Vec<SlotField> = Vec::new();
         let mut flags: Vec<(Field, u32)> = Vec::new();
-        let bound = control.extracts.iter().chain(&control.little).copied();
-        for SlotExtract { extract, slot, up } in join_neighbours(bound.collect()) {
+        let mut bound: Vec<SlotExtract> = control.extracts.iter().chain(&control.little).copied().collect();
+        self.again = Again::of(Slot::Transaction, &bound);
+        if self.again.is_some() {
+            bound.retain(|extract| extract.slot != Slot::Transaction as u8);
+        }
+        for SlotExtract { extract, slot, up } in join_neighbours(bound) {
             let field = Field::of(extract)?;
             let slot = Slot::from_number(slot)?;
             if slot == Slot::Head {
@@ -271,6 +286,9 @@ impl Row {
         if let Some(slot) = self.payload_slot {
             slots[slot as usize] = payload;
         }
+        if let Some(Again { slot, low, high, up }) = self.again {
+            slots[slot as usize] = slots[low as usize] | slots[high as usize] << (up & 63);
+        }
         if let Some(Joined { field, slot, up }) = &self.joined {
             slots[*slot as usize] |= field.read(bytes) << (up & 63);
         }
@@ -288,6 +306,32 @@ impl Test {
     #[inline(always)]
     fn holds(&self, bytes: &[u8]) -> bool {
         window(bytes, self.offset).is_some_and(|window| u64::from_le_bytes(*window) & self.mask == self.value)
+    }
+}
+
+impl Again {
+    /// `None` when a part of the slot is in no other slot by itself, or there are more than two parts.
+    fn of(slot: Slot, bound: &[SlotExtract]) -> Option<Again> {
+        let parts: Vec<&SlotExtract> = bound.iter().filter(|part| part.slot == slot as u8).collect();
+        let elsewhere = |part: &SlotExtract| {
+            let same = |other: &&SlotExtract| {
+                other.slot != slot as u8
+                    && other.slot != Slot::Head as u8
+                    && other.up == 0
+                    && other.extract == part.extract
+            };
+            bound.iter().find(same).and_then(|other| Slot::from_number(other.slot))
+        };
+        match parts.as_slice() {
+            [one] if one.up == 0 => {
+                let low = elsewhere(one)?;
+                Some(Again { slot, low, high: low, up: 0 })
+            }
+            [high, low] | [low, high] if low.up == 0 && high.up > 0 => {
+                Some(Again { slot, low: elsewhere(low)?, high: elsewhere(high)?, up: high.up })
+            }
+            _ => None,
+        }
     }
 }
 
