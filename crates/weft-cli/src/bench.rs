@@ -18,9 +18,9 @@ use std::io::{self, Write};
 use std::time::Instant;
 
 use weft_wire::command::{Command, Flags};
-use weft_wire::envelope::{Envelope, Outside};
+use weft_wire::envelope::Envelope;
 use weft_wire::graph::walk;
-use weft_wire::header::{Ethernet, Grh, Ipv6, Lrh, Udp, ether_type, ip_protocol, link_next_header, udp_port};
+use weft_wire::header::udp_port;
 use weft_wire::oracle::{self, Checksums};
 use weft_wire::table::{Decoded, Link, OpcodeInfo, Outer, ProtocolId, Tables};
 
@@ -136,15 +136,21 @@ const SUBJECTS: [Subject; 6] = [
         protocol: "roce-v2",
         single: "RC RDMA WRITE Only",
         unit: ETHERNET,
-        envelope: ipv6,
+        envelope: || Envelope::example_ipv6_udp(0xc000, udp_port::ROCE_V2),
     },
-    Subject { title: "roce-v1", protocol: "roce-v1", single: "RC RDMA WRITE Only", unit: ETHERNET, envelope: roce_v1 },
+    Subject {
+        title: "roce-v1",
+        protocol: "roce-v1",
+        single: "RC RDMA WRITE Only",
+        unit: ETHERNET,
+        envelope: Envelope::example_roce_v1,
+    },
     Subject {
         title: "infiniband",
         protocol: "infiniband",
         single: "RC RDMA WRITE Only",
         unit: Some(Unit::Frame(Link::InfiniBand)),
-        envelope: infiniband,
+        envelope: || Envelope::example_infiniband(false),
     },
     Subject { title: "iwarp", protocol: "iwarp", single: "Write", unit: Some(Unit::Fpdu), envelope: Envelope::default },
     Subject {
@@ -155,58 +161,6 @@ const SUBJECTS: [Subject; 6] = [
         envelope: Envelope::default,
     },
 ];
-
-fn ipv6() -> Envelope {
-    let mut address = [0; 16];
-    // The documentation prefix of RFC 3849.
-    address[..4].copy_from_slice(&[0x20, 0x01, 0x0d, 0xb8]);
-    let ip = Ipv6 {
-        traffic_class: 0,
-        flow_label: 1,
-        payload_length: 0,
-        next_header: ip_protocol::UDP,
-        hop_limit: 64,
-        source: address,
-        destination: address,
-    };
-    let udp = Udp { source_port: 0xc000, destination_port: udp_port::ROCE_V2, length: 0, checksum: 0 };
-    Envelope { layers: vec![ethernet(ether_type::IPV6), Outside::Ipv6(ip), Outside::Udp(udp)] }
-}
-
-fn roce_v1() -> Envelope {
-    Envelope { layers: vec![ethernet(ether_type::ROCE_V1), Outside::Grh(grh())] }
-}
-
-fn infiniband() -> Envelope {
-    let lrh = Lrh {
-        vl: 0,
-        lver: 0,
-        sl: 0,
-        reserved2: 0,
-        lnh: link_next_header::LOCAL,
-        dlid: 1,
-        reserved5: 0,
-        pktlen: 0,
-        slid: 2,
-    };
-    Envelope { layers: vec![Outside::Lrh(lrh)] }
-}
-
-fn ethernet(ethertype: u16) -> Outside {
-    Outside::Ethernet(Ethernet { destination: [2, 0, 0, 0, 0, 1], source: [2, 0, 0, 0, 0, 2], ethertype })
-}
-
-fn grh() -> Grh {
-    Grh {
-        traffic_class: 0,
-        flow_label: 0,
-        payload_length: 0,
-        next_header: Grh::TRANSPORT,
-        hop_limit: 64,
-        source_gid: [0xfe; 16],
-        destination_gid: [0xfd; 16],
-    }
-}
 
 /// A packet of a stream.
 struct Packet {

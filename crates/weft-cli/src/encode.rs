@@ -7,7 +7,7 @@ use weft_wire::capture::{LinkType, write as pcap};
 use weft_wire::command::{Kind, Slot};
 use weft_wire::envelope::{Envelope, Outside};
 use weft_wire::graph;
-use weft_wire::header::{Ethernet, Grh, Lrh, ether_type, ip_protocol, link_next_header};
+use weft_wire::header::{Ethernet, ether_type, ip_protocol};
 use weft_wire::table::{EncodeError, FieldValue, FrameKind, Link, OpcodeInfo, Outer, ProtocolId, SetError, Tables};
 
 use crate::Failure;
@@ -181,34 +181,15 @@ fn envelope(tables: &Tables, id: ProtocolId) -> ((Link, LinkType), Envelope) {
         return (ethernet, Envelope::default());
     }
     if wanted("link") == Some(Link::InfiniBand as u64) {
-        let lrh = Lrh {
-            vl: 0,
-            lver: 0,
-            sl: 0,
-            reserved2: 0,
-            lnh: link_next_header::LOCAL,
-            dlid: 1,
-            reserved5: 0,
-            pktlen: 0,
-            slid: 2,
-        };
-        return ((Link::InfiniBand, LinkType::InfiniBand), Envelope { layers: vec![Outside::Lrh(lrh)] });
+        return ((Link::InfiniBand, LinkType::InfiniBand), Envelope::example_infiniband(false));
     }
-    if let Some(ethertype) = wanted("ethertype").and_then(|value| u16::try_from(value).ok()) {
-        let header = Ethernet { destination: [2, 0, 0, 0, 0, 1], source: [2, 0, 0, 0, 0, 2], ethertype };
-        let mut layers = vec![Outside::Ethernet(header)];
-        if ethertype == ether_type::ROCE_V1 {
-            layers.push(Outside::Grh(Grh {
-                traffic_class: 0,
-                flow_label: 0,
-                payload_length: 0,
-                next_header: Grh::TRANSPORT,
-                hop_limit: 64,
-                source_gid: [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xfe, 0, 0, 2],
-                destination_gid: [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xfe, 0, 0, 1],
-            }));
+    match wanted("ethertype").and_then(|value| u16::try_from(value).ok()) {
+        Some(ether_type::ROCE_V1) => return (ethernet, Envelope::example_roce_v1()),
+        Some(ethertype) => {
+            let header = Ethernet { destination: [2, 0, 0, 0, 0, 1], source: [2, 0, 0, 0, 0, 2], ethertype };
+            return (ethernet, Envelope { layers: vec![Outside::Ethernet(header)] });
         }
-        return (ethernet, Envelope { layers });
+        None => {}
     }
     let protocol = wanted("ip_protocol").and_then(|value| u8::try_from(value).ok());
     match protocol {

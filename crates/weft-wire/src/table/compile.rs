@@ -1,5 +1,8 @@
 //! From definitions to flat tables: everything that can be known at load is done here, nothing of it per packet.
 
+mod names;
+mod sums;
+
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -7,17 +10,14 @@ use alloc::string::{String, ToString};
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::definition::{Algorithm, Checksum, Definition, Opcode, TransactionBy, TransactionRule, header_and_field};
-use super::expression::{Attribute, Expression, Operand, Program};
+use self::names::special;
+use super::definition::{Definition, Opcode, TransactionBy, TransactionRule, header_and_field};
+use super::expression::{Expression, Operand, Program};
 use super::extract::Extract;
 use super::layout::Header;
 use super::row::{FlagTables, Row};
 use super::source::{DefinitionError, Placed, Sources, suggest};
-use super::{
-    ByteMask, ChecksumTable, Control, FieldTable, HeaderTable, NO_OPCODE, NO_SLOT, Pad, Protocol, Select, SlotExtract,
-    Sum, SumPlace, SumRow, Test,
-};
-use crate::checksum::Crc;
+use super::{Control, FieldTable, HeaderTable, NO_OPCODE, NO_SLOT, Pad, Protocol, Select, SlotExtract, Test};
 use crate::command::{Command, Flags, KIND_BITS, Slot};
 use crate::limits::{
     FIELDS_PER_OPCODE_MAX, HEADER_LENGTH_MAX_BYTES, HEADERS_PER_OPCODE_MAX, OPCODE_WIDTH_MAX_BITS,
@@ -371,24 +371,6 @@ impl<'a> Compiler<'a> {
         })
     }
 
-    /// How long the pad is cannot follow from a checksum, which covers it.
-    fn pad_is_final(&self, control: &Control, laid: &Laid<'_>) -> Result<(), DefinitionError> {
-        for checksum in self.definition.checksums.iter().flatten() {
-            let Some(name) = &checksum.field else { continue };
-            let field = name.value.split_once('.').and_then(|(header, field)| laid.extract(header, field));
-            let used = match (&control.pad, field) {
-                (Pad::Field(pad), Some(field)) => *pad == field,
-                (Pad::Program(program), Some(field)) => program.loads().any(|load| load == Operand::Field(field)),
-                _ => false,
-            };
-            if used {
-                let what = format!("`{}` holds a checksum and says how long the pad is", name.value);
-                return Err(self.sources.error(name.place, what, "give the checksum a field of its own"));
-            }
-        }
-        Ok(())
-    }
-
     /// Slots from fields: the heart of a control entry.
     fn bind(&self, control: &mut Control, opcode: &Expanded<'_>, laid: &Laid<'_>) -> Result<(), DefinitionError> {
         let mut extracts = Vec::new();
@@ -649,127 +631,6 @@ impl<'a> Compiler<'a> {
         Ok(all)
     }
 
-    fn checksums(&self) -> Result<Vec<ChecksumTable>, DefinitionError> {
-        let mut tables = Vec::new();
-        for checksum in self.definition.checksums.as_deref().unwrap_or(&[]) {
-            for name in &checksum.ones {
-                let (_, _, field) = header_and_field(self.sources, &self.definition.headers, name)?;
-                if field.width > 64 {
-                    let what = format!("the field `{}` has {} bits", name.value, field.width);
-                    return Err(self.sources.error(name.place, what, "only fields of up to 64 bits can count as ones"));
-                }
-            }
-            self.is_final(&tables, checksum)?;
-            let bytes = checksum.algorithm.bytes();
-            if let Some(name) = &checksum.field {
-                let (_, _, field) = header_and_field(self.sources, &self.definition.headers, name)?;
-                if field.width != bytes * 8 || field.bit % 8 != 0 {
-                    let what =
-                        format!("the checksum `{}` does not fit the field `{}`", checksum.name.value, name.value);
-                    let instead = format!("the field must have {} bits and begin on a byte", bytes * 8);
-                    return Err(self.sources.error(name.place, what, instead));
-                }
-            }
-            tables.push(ChecksumTable {
-                name: checksum.name.value.clone(),
-                sum: self.sum(checksum)?,
-                endian: checksum.endian,
-                over: checksum.over,
-                trailer_bytes: if checksum.field.is_some() { 0 } else { bytes },
-                bytes,
-            });
-        }
-        Ok(tables)
-    }
-
-    /// The field of a checksum is written last: nothing that is computed before may depend on it.
-    fn is_final(&self, before: &[ChecksumTable], checksum: &Checksum) -> Result<(), DefinitionError> {
-        let Some(field) = &checksum.field else { return Ok(()) };
-        let refuse = |what: String, instead: &str| Err(self.sources.error(field.place, what, instead));
-        if self.definition.select.iter().flatten().any(|name| name.value == field.value) {
-            return refuse(format!("`{}` is a select field", field.value), "give the checksum a field of its own");
-        }
-        let earlier = self.definition.checksums.iter().flatten().take(before.len());
-        for other in earlier.filter(|other| other.field.is_some()) {
-            if !other.ones.iter().any(|name| name.value == field.value) {
-                let (own, other) = (&checksum.name.value, &other.name.value);
-                let what = format!("the checksum `{other}` covers `{}`, which `{own}` writes later", field.value);
-                return refuse(what, "put the covered one first, and the other one's field into its `ones`");
-            }
-        }
-        Ok(())
-    }
-
-    /// The checksums of one opcode: those in headers first, since trailers cover them.
-    fn sums(&self, tables: &[ChecksumTable], numbers: &[usize], laid: &Laid<'_>) -> Box<[SumRow]> {
-        let mut in_headers = Vec::new();
-        let mut trailers = Vec::new();
-        let mut from_end: usize = numbers.iter().filter_map(|n| tables.get(*n)).map(|table| table.trailer_bytes).sum();
-        let declared = self.definition.checksums.as_deref().unwrap_or(&[]);
-        for number in numbers {
-            let (Some(table), Some(checksum)) = (tables.get(*number), declared.get(*number)) else { continue };
-            let extract = |name: &Placed<String>| {
-                name.value.split_once('.').and_then(|(header, field)| laid.extract(header, field))
-            };
-            // Two copies of the headers show which bits a field covers.
-            let mut kept = [0xffu8; HEADER_LENGTH_MAX_BYTES];
-            let mut set = [0u8; HEADER_LENGTH_MAX_BYTES];
-            for field in checksum.ones.iter().filter_map(extract) {
-                field.write(&mut set, u64::MAX);
-            }
-            let own = checksum.field.as_ref().and_then(extract);
-            if let Some(field) = own {
-                field.write(&mut kept, 0);
-                field.write(&mut set, 0);
-            }
-            let masks = (0u8..).zip(kept.iter().zip(set)).filter(|(_, (keep, set))| **keep != 0xff || *set != 0);
-            let masks = masks.map(|(offset, (keep, set))| ByteMask { offset, keep: *keep, set }).collect();
-            match own {
-                Some(field) => in_headers.push(SumRow { number: *number, place: SumPlace::Field(field), masks }),
-                None => trailers.push(SumRow { number: *number, place: SumPlace::Trailer(from_end), masks }),
-            }
-            from_end -= table.trailer_bytes;
-        }
-        in_headers.into_iter().chain(trailers).collect()
-    }
-
-    fn sum(&self, checksum: &Checksum) -> Result<Sum, DefinitionError> {
-        Ok(match checksum.algorithm {
-            Algorithm::Crc(parameters) => Sum::Crc(Crc::new(parameters).ok_or_else(|| {
-                self.sources.error(checksum.name.place, "unknown CRC width", "use 8, 16, 24 or 32 bits")
-            })?),
-            Algorithm::Internet => Sum::Internet,
-            Algorithm::Sum => Sum::Bytes,
-            Algorithm::Xor => Sum::Xor,
-        })
-    }
-
-    /// Numbers of the checksums that the opcode carries: all, or those that it names.
-    fn checksums_of(&self, opcode: &Expanded<'_>) -> Result<Vec<usize>, DefinitionError> {
-        let all = self.definition.checksums.as_deref().unwrap_or(&[]);
-        let carries = |checksum: &Checksum| {
-            checksum.field.as_ref().is_none_or(|name| {
-                let header = name.value.split_once('.').map_or("", |(header, _)| header);
-                opcode.headers.iter().any(|h| h.value == header)
-            })
-        };
-        let Some(named) = &opcode.opcode.checksums else {
-            return Ok((0..all.len()).filter(|n| all.get(*n).is_some_and(carries)).collect());
-        };
-        let mut numbers = Vec::new();
-        for name in named {
-            let Some(number) = all.iter().position(|checksum| checksum.name.value == name.value) else {
-                let what = format!("there is no checksum `{}`", name.value);
-                let instead = suggest(&name.value, all.iter().map(|checksum| checksum.name.value.as_str()));
-                return Err(self.sources.error(name.place, what, instead));
-            };
-            numbers.push(number);
-        }
-        numbers.sort_unstable();
-        numbers.dedup();
-        Ok(numbers)
-    }
-
     fn link(&self, expression: &Expression, laid: &Laid<'_>) -> Result<Option<Program>, DefinitionError> {
         let resolve = |name: &str| {
             special(name).or_else(|| {
@@ -779,81 +640,5 @@ impl<'a> Compiler<'a> {
         };
         let linked = expression.link(&self.definition.derivations, &resolve);
         linked.map_err(|error| error.explain(self.sources, expression))
-    }
-
-    /// Every name in every expression must mean something in some opcode.
-    fn names_are_known(&self) -> Result<(), DefinitionError> {
-        let definition = self.definition;
-        let own = definition.opcodes.iter().flat_map(|o| o.checks.iter().chain(o.bind.values().flat_map(|(_, e)| e)));
-        let encodes = definition.headers.values().flat_map(|h| h.fields.iter().filter_map(|f| f.encode.as_ref()));
-        let shared = definition.bind.values().flat_map(|(_, e)| e).chain(&definition.checks).chain(&definition.pad);
-        let derived = definition.derivations.0.values();
-        for (encoding, expression) in
-            own.chain(shared).chain(derived).map(|e| (false, e)).chain(encodes.map(|e| (true, e)))
-        {
-            for name in expression.names() {
-                self.name_is_known(name, expression, encoding)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn name_is_known(&self, name: &str, expression: &Expression, encoding: bool) -> Result<(), DefinitionError> {
-        if self.definition.derivations.0.contains_key(name) {
-            return Ok(());
-        }
-        match (special(name), encoding) {
-            (Some(Operand::Slot(_)), false) => {
-                let what = format!("`{name}` is only known when a packet is made");
-                return Err(self.sources.error(expression.place, what, "use it in a field's `encode`"));
-            }
-            (Some(Operand::Connection(_) | Operand::Transaction(_)), true) => {
-                let what = format!("`{name}` is only known when a packet is received");
-                return Err(self.sources.error(expression.place, what, "use `command.…` in an `encode`"));
-            }
-            (Some(_), _) => return Ok(()),
-            (None, _) => {}
-        }
-        let unknown = |what: String, known: &mut dyn Iterator<Item = &str>| {
-            let part = name.split_once('.').map_or(name, |(_, part)| part);
-            let known: Vec<&str> = known.collect();
-            Err(self.sources.error(expression.place, what, suggest(part, known.iter().copied())))
-        };
-        match name.split_once('.') {
-            None => {
-                let names = self.definition.derivations.0.keys().map(String::as_str);
-                let what = format!("unknown name `{name}` in `{}`", expression.text);
-                unknown(what, &mut ["payload", "headers", "packet", "header.field"].into_iter().chain(names))
-            }
-            Some(("connection" | "transaction", _)) => {
-                unknown(format!("unknown attribute `{name}`"), &mut Attribute::names())
-            }
-            Some(("command", _)) => unknown(format!("a command has no `{name}`"), &mut Slot::names()),
-            Some(_) => {
-                let placed = Placed { value: name.to_string(), place: expression.place };
-                let (_, _, field) = header_and_field(self.sources, &self.definition.headers, &placed)?;
-                if field.width > 64 {
-                    let what = format!("the field `{name}` has {} bits", field.width);
-                    return Err(self.sources.error(expression.place, what, "expressions compute with 64 bits"));
-                }
-                Ok(())
-            }
-        }
-    }
-}
-
-/// Names that every opcode has.
-fn special(name: &str) -> Option<Operand> {
-    match name.split_once('.') {
-        None => match name {
-            "payload" => Some(Operand::Payload),
-            "headers" => Some(Operand::Headers),
-            "packet" => Some(Operand::Packet),
-            _ => None,
-        },
-        Some(("connection", attribute)) => Attribute::from_name(attribute).map(Operand::Connection),
-        Some(("transaction", attribute)) => Attribute::from_name(attribute).map(Operand::Transaction),
-        Some(("command", slot)) => Slot::from_name(slot).map(Operand::Slot),
-        Some(_) => None,
     }
 }
