@@ -30,6 +30,10 @@ pub(crate) fn encode(tables: &Tables, request: &Request<'_>, out: &mut dyn Write
         return Err(Failure::Told(format!("there is no protocol `{}`; see `weft protocol list`", request.protocol)));
     };
     let opcode = find_opcode(tables, id, request.opcode)?;
+    if request.file.is_some() && in_stream(tables, id) {
+        let what = format!("{} lives in a TCP stream, which one packet is not: leave --out away", request.protocol);
+        return Err(Failure::Told(what));
+    }
     let payload = parse_payload(request.payload)?;
     let mut fields = Vec::new();
     for text in request.fields {
@@ -169,6 +173,11 @@ pub(crate) fn in_envelope(
     Ok(Framed { bytes, start, link: link_type })
 }
 
+/// Whether the protocol's units are cut out of a stream.
+fn in_stream(tables: &Tables, id: ProtocolId) -> bool {
+    tables.recognised_by(id, "frame").is_some_and(|frame| frame != FrameKind::Packet as u64)
+}
+
 /// Outer headers that make the protocol's first rule true. A unit of a TCP stream gets none.
 fn envelope(tables: &Tables, id: ProtocolId) -> ((Link, LinkType), Envelope) {
     let wanted = |name: &str| tables.recognised_by(id, name);
@@ -177,7 +186,7 @@ fn envelope(tables: &Tables, id: ProtocolId) -> ((Link, LinkType), Envelope) {
     let session = tables
         .protocol(id)
         .is_some_and(|protocol| protocol.opcodes().any(|opcode| opcode.command().kind() == Kind::Sealed));
-    if wanted("frame").is_some_and(|frame| frame != FrameKind::Packet as u64) {
+    if in_stream(tables, id) {
         return (ethernet, Envelope::default());
     }
     if wanted("link") == Some(Link::InfiniBand as u64) {

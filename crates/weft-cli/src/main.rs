@@ -10,6 +10,7 @@ mod input;
 mod json;
 mod protocol;
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
 use std::process::ExitCode;
@@ -71,9 +72,8 @@ impl Failure {
 }
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
     let mut out = BufWriter::new(io::stdout().lock());
-    let outcome = run(&arguments, &mut out).and_then(|()| Ok(out.flush()?));
+    let outcome = arguments().and_then(|words| run(&words, &mut out)).and_then(|()| Ok(out.flush()?));
     match outcome {
         Ok(()) | Err(Failure::Closed) => ExitCode::SUCCESS,
         Err(Failure::Told(text)) => {
@@ -87,10 +87,20 @@ fn main() -> ExitCode {
     }
 }
 
+fn arguments() -> Result<Vec<String>, Failure> {
+    let readable = |word: OsString| {
+        word.into_string().map_err(|word| Failure::Usage(format!("{} is not UTF-8", word.to_string_lossy())))
+    };
+    std::env::args_os().skip(1).map(readable).collect()
+}
+
 fn run(arguments: &[String], out: &mut dyn Write) -> Result<(), Failure> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    if words.iter().any(|word| matches!(*word, "--help" | "-h")) {
+        return Ok(out.write_all(HELP.as_bytes())?);
+    }
     match words.as_slice() {
-        ["help" | "--help" | "-h", ..] => Ok(out.write_all(HELP.as_bytes())?),
+        ["help", ..] => Ok(out.write_all(HELP.as_bytes())?),
         ["--version" | "-V"] => Ok(writeln!(out, "weft {}", env!("CARGO_PKG_VERSION"))?),
         ["decode", rest @ ..] => {
             let options = Options::parse(rest, &["--json", "--summary", "--protocols", "--session"])?;

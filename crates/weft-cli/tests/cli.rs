@@ -6,6 +6,7 @@
     reason = "a test's own helpers: a panic is a failed test"
 )]
 
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -201,7 +202,13 @@ fn wrong_words_get_usage() {
         assert!(text(&output.stderr).contains(wanted), "{}", text(&output.stderr));
     }
     assert!(text(&weft(&["protocol", "show", "roce-v3"]).stderr).contains("there is no protocol `roce-v3`; known:"));
-    assert!(text(&weft(&["help"]).stdout).contains("weft decode FILE"));
+    for asks in [&["help"][..], &["--help"], &["decode", "--help"], &["-h"]] {
+        assert!(text(&weft(asks).stdout).contains("weft decode FILE"));
+    }
+    assert!(text(&weft(&["encode", "iwarp", "Send", "--out", "x.pcap"]).stderr).contains("TCP stream"));
+    let odd = std::ffi::OsStr::from_bytes(b"caf\xe9");
+    let output = Command::new(env!("CARGO_BIN_EXE_weft")).arg("decode").arg(odd).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "a name that is not UTF-8 is no panic");
 }
 
 #[test]
