@@ -63,6 +63,34 @@ impl From<InputError> for Failure {
     }
 }
 
+/// Slots of a command that every JSON object has, `null` where the packet says nothing of them.
+const SLOTS: [(&str, Slot); 11] = [
+    ("queue", Slot::Queue),
+    ("source", Slot::Source),
+    ("transaction", Slot::Transaction),
+    ("sequence", Slot::Sequence),
+    ("message", Slot::Message),
+    ("key", Slot::Key),
+    ("address", Slot::Address),
+    ("length", Slot::Length),
+    ("offset", Slot::Offset),
+    ("immediate", Slot::Immediate),
+    ("status", Slot::Status),
+];
+
+/// What a JSON object says of a packet that was not decoded: the same keys as of any, and why.
+fn nothing_known(object: &mut Object, protocol: &str, (key, why): (&str, &str)) {
+    object.string("protocol", protocol);
+    object.maybe("opcode", None);
+    object.maybe("command", None);
+    for (name, _) in SLOTS {
+        object.maybe(name, None);
+    }
+    object.string("icrc", Checked::None.name());
+    object.object("fields", Object::default());
+    object.string(key, why);
+}
+
 #[derive(Default)]
 struct Summary {
     packets: u64,
@@ -90,7 +118,7 @@ impl Printer<'_> {
             Format::Json => {
                 let mut object = Object::default();
                 object.number("frame", number);
-                object.string("error", text);
+                nothing_known(&mut object, "none", ("error", text));
                 writeln!(self.out, "{}", object.finish())?;
             }
             Format::Summary => {}
@@ -152,6 +180,9 @@ impl Printer<'_> {
         }
         let _ = write!(text, " len={}", decoded.command.length());
         let commands = self.tables.commands(decoded, TRANSFER_LENGTH_DEFAULT_BYTES);
+        if commands.pieces() > 1 {
+            let _ = write!(text, " (in {} pieces)", commands.pieces());
+        }
         let mut kinds = commands.kinds().skip(1).peekable();
         if kinds.peek().is_some() {
             text.push_str(" (then");
@@ -197,48 +228,31 @@ impl Printer<'_> {
         }
         match found {
             Found::Unit(unit) => self.json_unit(&mut object, unit),
-            Found::Other(what) => {
-                object.string("protocol", "none");
-                object.string("what", what);
-            }
-            Found::Broken(text) => {
-                object.string("protocol", "none");
-                object.string("error", text);
-            }
+            Found::Other(what) => nothing_known(&mut object, "none", ("what", what)),
+            Found::Broken(text) => nothing_known(&mut object, "none", ("error", text)),
         }
         writeln!(self.out, "{}", object.finish())
     }
 
     fn json_unit(&self, object: &mut Object, unit: &Unit<'_>) {
         let Some(protocol) = self.tables.protocol(unit.protocol) else { return };
-        object.string("protocol", protocol.name());
         let decoded = match &unit.decoded {
             Ok(decoded) => decoded,
-            Err(error) => return object.string("error", &self.explain(unit, error)),
+            Err(error) => return nothing_known(object, protocol.name(), ("error", &self.explain(unit, error))),
         };
+        object.string("protocol", protocol.name());
         let Some(opcode) = protocol.opcode(decoded.opcode) else { return };
         object.string("opcode", opcode.name());
         object.number("opcode_code", u64::from(opcode.code()));
         object.string("command", decoded.command.kind().name());
         let commands = self.tables.commands(decoded, TRANSFER_LENGTH_DEFAULT_BYTES);
         object.strings("commands", commands.kinds().map(|kind| kind.name()));
+        object.number("pieces", commands.pieces());
         object.strings("flags", decoded.command.flags().set_names());
-        for (name, slot) in [
-            ("queue", Slot::Queue),
-            ("source", Slot::Source),
-            ("transaction", Slot::Transaction),
-            ("sequence", Slot::Sequence),
-            ("message", Slot::Message),
-            ("key", Slot::Key),
-            ("address", Slot::Address),
-            ("length", Slot::Length),
-            ("offset", Slot::Offset),
-            ("immediate", Slot::Immediate),
-            ("status", Slot::Status),
-        ] {
+        for (name, slot) in SLOTS {
             object.maybe(name, opcode.fills(slot).then(|| decoded.command.slot(slot)));
         }
-        object.string("icrc", unit.integrity.checked.first().copied().unwrap_or_default().name());
+        object.string("icrc", unit.integrity.worst().name());
         let mut checksums = Object::default();
         for (name, checked) in protocol.checksum_names().zip(unit.integrity.checked) {
             checksums.string(name, checked.name());

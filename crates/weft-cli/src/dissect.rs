@@ -50,9 +50,9 @@ struct End {
     port: u16,
 }
 
-/// Both ends, the smaller one first.
+/// Both ends, the smaller one first, and what keeps networks with the same addresses apart.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Flow(End, End);
+struct Flow(End, End, u64);
 
 enum Conversation {
     /// A TCP stream that may be iWARP.
@@ -99,11 +99,11 @@ impl<'t> Dissector<'t> {
     /// Dissects one record of a capture; `each` gets everything that was found in it, at least one thing.
     pub(crate) fn packet(&mut self, packet: &Packet<'_>, mut each: impl FnMut(&Frame<'_>, Found<'_>)) {
         self.clock += 1;
-        let (link, data) = match unwrap_link(packet) {
-            Ok(unwrapped) => unwrapped,
+        let (data, walked) = match walk(packet) {
+            Ok(walked) => walked,
             Err(what) => return each(&Frame { data: packet.data, path: None }, Found::Other(what)),
         };
-        let path = match graph::walk(link, data) {
+        let path = match walked {
             Ok(path) => path,
             Err(error) => {
                 let text = explain(&error, packet);
@@ -163,6 +163,10 @@ impl<'t> Dissector<'t> {
 
     fn tcp(&mut self, frame: &Frame<'_>, path: &Path, each: &mut impl FnMut(&Frame<'_>, Found<'_>)) {
         let data = path.payload(frame.data);
+        // A definition may take single segments by their port.
+        if let Some(protocol) = self.tables.identify(&path.seen).filter(|_| !data.is_empty()) {
+            return each(frame, self.unit(protocol, data, &path.outer(frame.data)));
+        }
         let header = path.innermost(LayerKind::Tcp).and_then(|at| TcpView::new(frame.data.get(at..)?).ok());
         let (Some(header), Some(flow)) = (header, flow(path, frame.data)) else {
             return each(frame, Found::Other(last_layer(path)));
@@ -291,23 +295,21 @@ impl Tcp {
     }
 }
 
-/// Takes off the pseudo headers of captures that are not of a link: what is left begins with a link or IP header.
-fn unwrap_link<'a>(packet: &Packet<'a>) -> Result<(Link, &'a [u8]), String> {
+/// Walks a record, whatever link it was captured on. The bytes are those that the path counts in.
+fn walk<'a>(packet: &Packet<'a>) -> Result<(&'a [u8], Result<Path, GraphError>), String> {
     let data = packet.data;
-    let ip = |skip: usize| data.get(skip..).map(|rest| (Link::Ip, rest)).ok_or_else(|| "cut short".to_string());
-    let cooked = |protocol_at: usize, header: usize| {
-        let protocol = data.get(protocol_at..protocol_at + 2);
-        match protocol.map(|bytes| bytes.iter().fold(0u32, |value, byte| value << 8 | u32::from(*byte))) {
-            Some(0x0800 | 0x86dd) => ip(header),
-            Some(other) => Err(format!("EtherType {other:#06x}")),
-            None => Err("cut short".to_string()),
-        }
+    let behind = |skip: usize| data.get(skip..).ok_or_else(|| "cut short".to_string());
+    // Cooked captures have a header of their own, with the EtherType of what follows.
+    let cooked = |ethertype_at: usize, header: usize| {
+        let rest = behind(header)?;
+        let ethertype = data.get(ethertype_at..).and_then(|bytes| bytes.first_chunk::<2>());
+        Ok((rest, graph::walk_from(u16::from_be_bytes(*ethertype.ok_or("cut short")?), rest)))
     };
     match packet.link_type {
-        LinkType::Ethernet => Ok((Link::Ethernet, data)),
-        LinkType::InfiniBand => Ok((Link::InfiniBand, data)),
-        LinkType::RawIp => Ok((Link::Ip, data)),
-        LinkType::Null => ip(4),
+        LinkType::Ethernet => Ok((data, graph::walk(Link::Ethernet, data))),
+        LinkType::InfiniBand => Ok((data, graph::walk(Link::InfiniBand, data))),
+        LinkType::RawIp => Ok((data, graph::walk(Link::Ip, data))),
+        LinkType::Null => behind(4).map(|rest| (rest, graph::walk(Link::Ip, rest))),
         LinkType::LinuxSll => cooked(14, 16),
         LinkType::LinuxSll2 => cooked(0, 20),
         LinkType::Other(number) => Err(format!("link type {number}")),
@@ -353,7 +355,8 @@ fn source(path: &Path, frame: &[u8]) -> Option<End> {
 
 fn flow(path: &Path, frame: &[u8]) -> Option<Flow> {
     let (source, destination) = ends(path, frame)?;
-    Some(if source <= destination { Flow(source, destination) } else { Flow(destination, source) })
+    let lane = path.seen.lane();
+    Some(if source <= destination { Flow(source, destination, lane) } else { Flow(destination, source, lane) })
 }
 
 #[cfg(test)]

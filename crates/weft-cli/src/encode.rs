@@ -4,11 +4,13 @@ use std::fs::OpenOptions;
 use std::io::{Read, Seek, Write};
 
 use weft_wire::capture::{LinkType, write as pcap};
-use weft_wire::command::{Kind, Slot};
+use weft_wire::command::Slot;
 use weft_wire::envelope::{Envelope, Outside};
 use weft_wire::graph;
 use weft_wire::header::{Ethernet, ether_type, ip_protocol};
-use weft_wire::table::{EncodeError, FieldValue, FrameKind, Link, OpcodeInfo, Outer, ProtocolId, SetError, Tables};
+use weft_wire::table::{
+    Decoded, EncodeError, FieldValue, Fields, FrameKind, Link, OpcodeInfo, Outer, ProtocolId, Seen, SetError, Tables,
+};
 
 use crate::Failure;
 use crate::decode::hex;
@@ -35,40 +37,42 @@ pub(crate) fn encode(tables: &Tables, request: &Request<'_>, out: &mut dyn Write
         return Err(Failure::Told(what));
     }
     let payload = parse_payload(request.payload)?;
-    let mut fields = Vec::new();
-    for text in request.fields {
-        let pair = text.split_once('=').ok_or_else(|| Failure::Usage(format!("`{text}` is not FIELD=VALUE")))?;
-        fields.push(pair);
-    }
+    let given = given_fields(tables, id, &opcode, request.fields)?;
     let frame = in_envelope(tables, id, |outer, out| {
         // First as the definition makes it from an empty command, then with the fields that were given.
         let empty = opcode.command().with(Slot::Length, payload.len() as u64);
         let length = tables.encode(id, &empty, &payload, outer, out)?;
         let made = out.get(..length).unwrap_or(&[]);
         let Some(mut all) = tables.fields(id, opcode.id, made) else { return Ok(length) };
-        for (name, value) in &fields {
-            if let Ok(parsed) = parse_value(value) {
-                // Faults were told before: see `check_fields`.
-                let _ = tables.set_field(id, opcode.id, &mut all, name, parsed.as_field());
-            }
+        for (name, value) in &given {
+            // Every one was tried before: see `given_fields`.
+            let _ = tables.set_field(id, opcode.id, &mut all, name, value.as_field());
         }
         tables.encode_fields(id, opcode.id, &all, &payload, outer, out)
     });
-    check_fields(tables, id, &opcode, &fields)?;
     let frame = frame.map_err(|failure| failure.about(request.protocol))?;
-    writeln!(out, "{}", hex(&frame.bytes))?;
     if let Some(file) = request.file {
         append(file, frame.link, &frame.bytes).map_err(|failure| failure.about(file))?;
+    }
+    writeln!(out, "{}", hex(&frame.bytes))?;
+    // Who tests a receiver wants wrong packets too, but should know that they are.
+    let mut decoded = Decoded::default();
+    match tables.decode(id, frame.bytes.get(frame.start..).unwrap_or(&[]), &mut decoded) {
+        Ok(()) if decoded.opcode == opcode.id => {}
+        Ok(()) => note("decoded again, this is another opcode"),
+        Err(error) => note(&format!("not decoded again: {error}")),
     }
     Ok(())
 }
 
+/// A word beside the output.
+fn note(text: &str) {
+    let _ = writeln!(std::io::stderr(), "weft: note: {text}");
+}
+
 fn find_opcode<'t>(tables: &'t Tables, id: ProtocolId, wanted: &str) -> Result<OpcodeInfo<'t>, Failure> {
     let protocol = tables.protocol(id).ok_or_else(|| Failure::Told("no such protocol".to_string()))?;
-    let code = match wanted.strip_prefix("0x") {
-        Some(hex) => u16::from_str_radix(hex, 16).ok(),
-        None => wanted.parse().ok(),
-    };
+    let code = parse_number(wanted).and_then(|code| u16::try_from(code).ok());
     let found = protocol
         .opcodes()
         .find(|opcode| opcode.name().eq_ignore_ascii_case(wanted) || code.is_some_and(|code| opcode.code() == code));
@@ -94,37 +98,45 @@ impl Given {
 }
 
 fn parse_value(text: &str) -> Result<Given, Failure> {
-    let number = match text.strip_prefix("0x") {
-        Some(hex) if hex.len() > 16 => return Ok(Given::Bytes(parse_hex(hex)?)),
-        Some(hex) => u64::from_str_radix(hex, 16),
-        None => text.parse(),
-    };
-    number.map(Given::Number).map_err(|_| Failure::Usage(format!("`{text}` is no number")))
+    if let Some(hex) = text.strip_prefix("0x").filter(|hex| hex.len() > 16) {
+        return Ok(Given::Bytes(parse_hex(hex)?));
+    }
+    parse_number(text).map(Given::Number).ok_or_else(|| Failure::Usage(format!("`{text}` is no number")))
 }
 
-fn check_fields(
+/// Decimal, or hex behind `0x`; no sign.
+fn parse_number(text: &str) -> Option<u64> {
+    let (digits, radix) = text.strip_prefix("0x").map_or((text, 10), |hex| (hex, 16));
+    let plain = !digits.is_empty() && digits.chars().all(|digit| digit.is_digit(radix));
+    plain.then(|| u64::from_str_radix(digits, radix).ok()).flatten()
+}
+
+/// The fields of the command line, each tried on the opcode.
+fn given_fields<'a>(
     tables: &Tables,
     id: ProtocolId,
     opcode: &OpcodeInfo<'_>,
-    fields: &[(&str, &str)],
-) -> Result<(), Failure> {
-    for (name, value) in fields {
-        let parsed = parse_value(value)?;
-        let mut scratch = weft_wire::table::Fields::default();
-        tables.set_field(id, opcode.id, &mut scratch, name, parsed.as_field()).map_err(|error| {
-            let known: Vec<String> = match error {
-                SetError::NoSuchField => {
-                    let headers: Vec<&str> = opcode.headers().map(|(header, ..)| header).collect();
-                    let full = |header: usize, name: &str| format!("{}.{name}", headers.get(header).unwrap_or(&"?"));
-                    opcode.fields().map(|field| full(field.header, field.name)).collect()
-                }
-                _ => Vec::new(),
-            };
-            let known = if known.is_empty() { String::new() } else { format!("; it has {}", known.join(", ")) };
-            Failure::Told(format!("{name}={value}: {error}{known}"))
+    words: &[&'a str],
+) -> Result<Vec<(&'a str, Given)>, Failure> {
+    let mut given = Vec::new();
+    for word in words {
+        let pair = word.split_once('=').ok_or_else(|| Failure::Usage(format!("`{word}` is not FIELD=VALUE")))?;
+        let value = parse_value(pair.1)?;
+        let mut scratch = Fields::default();
+        tables.set_field(id, opcode.id, &mut scratch, pair.0, value.as_field()).map_err(|error| {
+            let known = if error == SetError::NoSuchField { known_fields(opcode) } else { String::new() };
+            Failure::Told(format!("{word}: {error}{known}"))
         })?;
+        given.push((pair.0, value));
     }
-    Ok(())
+    Ok(given)
+}
+
+fn known_fields(opcode: &OpcodeInfo<'_>) -> String {
+    let headers: Vec<&str> = opcode.headers().map(|(header, ..)| header).collect();
+    let full = |header: usize, name: &str| format!("{}.{name}", headers.get(header).unwrap_or(&"?"));
+    let fields: Vec<String> = opcode.fields().map(|field| full(field.header, field.name)).collect();
+    format!("; it has {}", fields.join(", "))
 }
 
 fn parse_payload(text: &str) -> Result<Vec<u8>, Failure> {
@@ -165,6 +177,12 @@ pub(crate) fn in_envelope(
     let start = bytes.len() - length;
     let (graph_link, link_type) = link;
     let path = graph::walk(graph_link, &bytes).ok().filter(|path| path.start == start);
+    let is_found = |seen: &Seen| tables.identify(seen) == Some(id) || tables.identify(&seen.in_session()) == Some(id);
+    if !path.is_some_and(|path| is_found(&path.seen)) && !in_stream(tables, id) {
+        let rules: Vec<String> = tables.rules(id).collect();
+        let what = format!("weft cannot build the headers that its rule wants ({})", rules.join("; or "));
+        return Err(Failure::Told(what));
+    }
     let outer = path.map(|path| path.outer(&bytes)).unwrap_or_default();
     make(&outer, &mut body).map_err(|error| told(&error))?;
     if let (Some(to), Some(from)) = (bytes.get_mut(start..), body.get(..length)) {
@@ -178,36 +196,35 @@ fn in_stream(tables: &Tables, id: ProtocolId) -> bool {
     tables.recognised_by(id, "frame").is_some_and(|frame| frame != FrameKind::Packet as u64)
 }
 
-/// Outer headers that make the protocol's first rule true. A unit of a TCP stream gets none.
+/// Outer headers as the protocol's rules want them, as far as examples go. A unit of a TCP stream gets none.
 fn envelope(tables: &Tables, id: ProtocolId) -> ((Link, LinkType), Envelope) {
     let wanted = |name: &str| tables.recognised_by(id, name);
     let port = |name: &str, otherwise: u16| wanted(name).and_then(|port| u16::try_from(port).ok()).unwrap_or(otherwise);
     let ethernet = (Link::Ethernet, LinkType::Ethernet);
-    let session = tables
-        .protocol(id)
-        .is_some_and(|protocol| protocol.opcodes().any(|opcode| opcode.command().kind() == Kind::Sealed));
     if in_stream(tables, id) {
         return (ethernet, Envelope::default());
     }
     if wanted("link") == Some(Link::InfiniBand as u64) {
         return ((Link::InfiniBand, LinkType::InfiniBand), Envelope::example_infiniband(false));
     }
+    let ipv6 = wanted("ip_version") == Some(6) || wanted("ethertype") == Some(u64::from(ether_type::IPV6));
     match wanted("ethertype").and_then(|value| u16::try_from(value).ok()) {
         Some(ether_type::ROCE_V1) => return (ethernet, Envelope::example_roce_v1()),
+        None | Some(ether_type::IPV4 | ether_type::IPV6) => {}
         Some(ethertype) => {
             let header = Ethernet { destination: [2, 0, 0, 0, 0, 1], source: [2, 0, 0, 0, 0, 2], ethertype };
             return (ethernet, Envelope { layers: vec![Outside::Ethernet(header)] });
         }
-        None => {}
     }
-    let protocol = wanted("ip_protocol").and_then(|value| u8::try_from(value).ok());
-    match protocol {
-        Some(protocol) if protocol != ip_protocol::UDP => (ethernet, Envelope::example_ipv4(protocol)),
-        _ => {
-            let destination = port("udp_destination", if session { 0xc002 } else { 0xc003 });
-            (ethernet, Envelope::example_udp(port("udp_source", 0xc000), destination))
-        }
-    }
+    let protocol = wanted("ip_protocol").and_then(|value| u8::try_from(value).ok()).unwrap_or(ip_protocol::UDP);
+    let (from, to) = (port("udp_source", 0xc000), port("udp_destination", 0xc002));
+    let envelope = match (ipv6, protocol == ip_protocol::UDP) {
+        (false, false) => Envelope::example_ipv4(protocol),
+        (false, true) => Envelope::example_udp(from, to),
+        (true, false) => Envelope::example_ipv6(protocol),
+        (true, true) => Envelope::example_ipv6_udp(from, to),
+    };
+    (ethernet, envelope)
 }
 
 /// Appends a packet to a pcap file, or begins one.

@@ -42,7 +42,10 @@ pub(crate) fn read_capture<E: From<InputError>>(
     let mut source: Box<dyn Read> =
         if path == "-" { Box::new(io::stdin().lock()) } else { Box::new(File::open(path).map_err(InputError::Io)?) };
     let mut start = [0u8; 2];
-    let length = read_up_to(&mut source, &mut start).map_err(InputError::Io)?;
+    let (length, failure) = read_up_to(&mut source, &mut start);
+    if let Some(error) = failure {
+        return Err(InputError::Io(error).into());
+    }
     let start = io::Cursor::new(start).take(length as u64);
     let whole = start.chain(source);
     if length == 2 && is_gzip(whole.get_ref().0.get_ref().get_ref()) {
@@ -56,17 +59,18 @@ fn is_gzip(start: &[u8]) -> bool {
     start.starts_with(&[0x1f, 0x8b])
 }
 
-fn read_up_to(source: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+/// Fills as much of `buffer` as there is. An error comes beside the bytes that were read before it.
+fn read_up_to(source: &mut impl Read, buffer: &mut [u8]) -> (usize, Option<io::Error>) {
     let mut length = 0;
     while let Some(rest) = buffer.get_mut(length..).filter(|rest| !rest.is_empty()) {
         match source.read(rest) {
             Ok(0) => break,
             Ok(count) => length += count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+            Err(error) => return (length, Some(error)),
         }
     }
-    Ok(length)
+    (length, None)
 }
 
 fn records<E: From<InputError>>(
@@ -76,6 +80,7 @@ fn records<E: From<InputError>>(
     let mut reader = Reader::new();
     let mut buffer = Vec::new();
     let mut done = 0;
+    let mut failure = None;
     loop {
         let rest = buffer.get(done..).unwrap_or(&[]);
         let step = reader.next(rest).map_err(|error| match error {
@@ -97,13 +102,14 @@ fn records<E: From<InputError>>(
                 done = 0;
                 let filled = buffer.len();
                 buffer.resize(filled + CHUNK_BYTES, 0);
-                let more = read_up_to(&mut source, buffer.get_mut(filled..).unwrap_or(&mut []));
-                let more = match more {
-                    Ok(more) => more,
-                    Err(error) => return Err(InputError::Io(error).into()),
-                };
+                // What came before an error is decoded before the error is told.
+                if let Some(error) = failure.take() {
+                    return Err(InputError::Io(error).into());
+                }
+                let (more, error) = read_up_to(&mut source, buffer.get_mut(filled..).unwrap_or(&mut []));
+                failure = error;
                 buffer.truncate(filled + more);
-                if more == 0 {
+                if more == 0 && failure.is_none() {
                     return Ok(reader.finish(&buffer).map_err(InputError::Capture)?);
                 }
             }

@@ -42,7 +42,7 @@ weft: an RDMA NIC in software
                                   cost of a packet, by tables and by hand-written code, in turns
   weft help, weft --version
 
-Exit status: 0 well, 1 something is wrong with the input, 2 something is wrong with the command line.
+Exit status: 0 well (bad packets are marked in the output), 1 a file cannot be read or used, 2 the command line is wrong.
 ";
 
 /// Why the command ends early.
@@ -77,11 +77,12 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) | Err(Failure::Closed) => ExitCode::SUCCESS,
         Err(Failure::Told(text)) => {
-            eprintln!("weft: {text}");
+            // Where not even this can be written, the exit status still tells.
+            let _ = writeln!(io::stderr(), "weft: {text}");
             ExitCode::from(1)
         }
         Err(Failure::Usage(text)) => {
-            eprintln!("weft: {text}\nTry `weft help`.");
+            let _ = writeln!(io::stderr(), "weft: {text}\nTry `weft help`.");
             ExitCode::from(2)
         }
     }

@@ -101,8 +101,13 @@ fn gzip_pcapng_and_standard_input_give_the_same() {
     assert_eq!(plain, weft_on(&["decode", "-"], &zipped).stdout);
     let pcapng = Path::new(env!("CARGO_MANIFEST_DIR")).join("../weft-wire/tests/fixtures/capture_rc_atomic.pcapng");
     assert_eq!(plain, weft(&["decode", pcapng.to_str().unwrap()]).stdout);
-    let cut = weft_on(&["decode", "-"], &zipped[..zipped.len() / 2]);
-    assert_eq!(cut.status.code(), Some(1));
+    // What comes before the damage is shown, then the damage is told.
+    let mut rest_lost = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::none());
+    std::io::Write::write_all(&mut rest_lost, &capture("rxe_rc_atomic.pcap")).unwrap();
+    let stored = rest_lost.finish().unwrap();
+    let cut = weft_on(&["decode", "-"], &stored[..stored.len() - 100]);
+    assert_eq!((cut.status.code(), text(&cut.stdout).lines().count()), (Some(1), 4));
+    assert!(!cut.stderr.is_empty());
     let mut again = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     std::io::Write::write_all(&mut again, &zipped).unwrap();
     let twice = weft_on(&["decode", "-"], &again.finish().unwrap());
@@ -180,6 +185,10 @@ fn a_bad_packet_is_marked_and_the_rest_is_decoded() {
         assert_eq!(*line == good, ![1, 2, 4, 6].contains(&number), "line {number}");
     }
     let json = text(&weft_on(&["decode", "-", "--json"], &bytes).stdout);
+    assert!(
+        json.lines().all(|line| line.contains("\"icrc\":\"") && line.contains("\"address\":")),
+        "keys are always there"
+    );
     assert_eq!(json.matches("\"checksums\":{\"icrc\":\"bad\"}").count(), 1);
     assert_eq!(json.matches("\"error\":").count(), 3);
 }
@@ -206,6 +215,9 @@ fn wrong_words_get_usage() {
         assert!(text(&weft(asks).stdout).contains("weft decode FILE"));
     }
     assert!(text(&weft(&["encode", "iwarp", "Send", "--out", "x.pcap"]).stderr).contains("TCP stream"));
+    let other = weft(&["encode", "roce-v2", "RC SEND Only", "bth.opcode=5"]);
+    assert!(other.status.success() && text(&other.stderr).contains("note: not decoded again"));
+    assert_eq!(weft(&["encode", "roce-v2", "0x+4"]).status.code(), Some(1));
     let odd = std::ffi::OsStr::from_bytes(b"caf\xe9");
     let output = Command::new(env!("CARGO_BIN_EXE_weft")).arg("decode").arg(odd).output().unwrap();
     assert_eq!(output.status.code(), Some(2), "a name that is not UTF-8 is no panic");

@@ -1,4 +1,5 @@
-//! The connection table: millions of connections, 28 bytes each, found by protocol and queue.
+//! The connection table: millions of connections, 32 to 64 bytes each (28, in an
+//! array of a power of two that is at most seven eighths full), found by protocol and queue.
 //!
 //! It holds what the checks of a definition compare with, and nothing that changes with the traffic but the expected
 //! sequence number. Everything else lives in the transaction, and only while there is one.

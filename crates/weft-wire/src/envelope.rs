@@ -104,7 +104,13 @@ impl Envelope {
                 Outside::Udp(header) => header.length = u16::try_from(whole).map_err(too_long)?,
                 Outside::Grh(header) => header.payload_length = u16::try_from(behind).map_err(too_long)?,
                 // Words up to the VCRC, which the payload includes.
-                Outside::Lrh(header) => header.pktlen = u16::try_from(whole.saturating_sub(2) / 4).map_err(too_long)?,
+                Outside::Lrh(header) => {
+                    let words = u16::try_from(whole.saturating_sub(2) / 4).map_err(too_long)?;
+                    if words > Lrh::WORDS_MAX {
+                        return Err(HeaderError::BadLength { minimum: 0, found: whole });
+                    }
+                    header.pktlen = words;
+                }
                 _ => {}
             }
             if let Outside::Ipv4(..) = layer {

@@ -121,7 +121,7 @@ pub struct GraphError {
 pub enum Fault {
     /// The header itself.
     Header(HeaderError),
-    /// It claims more bytes than there are.
+    /// It claims more bytes than there are, or fewer than it has itself.
     Lies {
         /// Bytes claimed.
         claimed: usize,
@@ -322,9 +322,24 @@ fn layers<const N: usize>(known: [(LayerKind, usize); N]) -> [Layer; LAYERS_MAX]
     layers
 }
 
+/// Walks what follows a link header that the graph does not know, given the EtherType in it (cooked captures).
+pub fn walk_from(ethertype: u16, rest: &[u8]) -> Result<Path, GraphError> {
+    walk_steps(Link::Ip, rest, Next::EtherType(ethertype))
+}
+
 /// Walks a frame of any shape.
 #[inline(never)]
 fn walk_any(link: Link, frame: &[u8]) -> Result<Path, GraphError> {
+    let first = match link {
+        Link::Ethernet => Next::Ethernet,
+        Link::InfiniBand => Next::Lrh,
+        Link::Ip if frame.first().is_some_and(|byte| byte >> 4 == 6) => Next::Ipv6,
+        Link::Ip => Next::Ipv4,
+    };
+    walk_steps(link, frame, first)
+}
+
+fn walk_steps(link: Link, frame: &[u8], first: Next) -> Result<Path, GraphError> {
     let path = Path {
         seen: start(link),
         stop: Stop::Other,
@@ -337,14 +352,7 @@ fn walk_any(link: Link, frame: &[u8]) -> Result<Path, GraphError> {
         udp: None,
     };
     let mut walk = Walk { frame, path, tunnels: 0 };
-    let mut next = match link {
-        Link::Ethernet => Some(Next::Ethernet),
-        Link::InfiniBand => Some(Next::Lrh),
-        Link::Ip => match frame.first().map(|byte| byte >> 4) {
-            Some(6) => Some(Next::Ipv6),
-            _ => Some(Next::Ipv4),
-        },
-    };
+    let mut next = Some(first);
     while let Some(step) = next {
         next = walk.step(step)?;
     }
@@ -528,8 +536,8 @@ impl<'a> Walk<'a> {
         self.enter(LayerKind::Udp, Udp::LEN)?;
         self.claim(LayerKind::Udp, offset, usize::from(view.length()))?;
         if view.destination_port() == udp_port::VXLAN {
-            let vxlan = VxlanView::new(self.rest()).map_err(|e| self.header(LayerKind::Vxlan, e))?;
-            if vxlan.vni_valid() {
+            // Too short, or without a valid identifier: something else on the same port.
+            if let Some(vxlan) = VxlanView::new(self.rest()).ok().filter(VxlanView::vni_valid) {
                 self.tunnel(LayerKind::Vxlan, Tunnel::Vxlan)?;
                 self.enter(LayerKind::Vxlan, Vxlan::LEN)?;
                 self.see(Term::VNI, u64::from(vxlan.vni()));

@@ -39,6 +39,12 @@ pub const ALSO_MAX: usize = 3;
 pub const TRANSFER_LENGTH_DEFAULT_BYTES: u64 = 1 << 20;
 /// Size of one definition file.
 pub const DEFINITION_LENGTH_MAX_BYTES: usize = 1 << 20;
+/// Pieces of memory that one transaction may have.
+pub const SEGMENTS_MAX: usize = 8;
+/// Bits of a transaction's id that count how often its place was used.
+pub const GENERATION_MIN_BITS: u32 = 4;
+/// Longest private data that RFC 5044 allows in an MPA start frame.
+pub const PRIVATE_DATA_MAX_BYTES: usize = 512;
 /// Bytes that one direction of a TCP stream may hold back while an earlier segment is missing.
 pub const STREAM_WINDOW_MAX_BYTES: usize = 1 << 20;
 

@@ -1,7 +1,8 @@
 //! Transactions: the operations that are under way, and where their bytes go.
 //!
 //! Connections may be millions; what is active at once is hundreds to thousands. So the table of transactions is small
-//! and of fixed size, and an id carries a generation: an id from before is refused, never taken for its successor.
+//! and of fixed size, and an id carries a generation: an id from before is refused until its place was used as often as
+//! the generation's bits can count, and places are used in turn, the one that was free longest first.
 //! A packet names its transaction in one of three ways, as its definition says ([`TransactionBy`]): the id is in a
 //! field; fields are the key of a table; or fields are matched, with masks, in order.
 
@@ -10,10 +11,8 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use crate::command::Command;
+use crate::limits::{GENERATION_MIN_BITS, SEGMENTS_MAX};
 use crate::table::{Attribute, Attributes, Decoded, Placement, Tables, TransactionBy};
-
-/// Pieces of memory that one transaction may have.
-pub const SEGMENTS_MAX: usize = 8;
 
 /// A piece of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -268,7 +267,9 @@ struct Entry {
 #[derive(Debug)]
 pub struct TransactionTable {
     entries: Box<[Entry]>,
+    /// First and last of the free places: used in turn, so that an id comes back as late as possible.
     free: u32,
+    free_last: u32,
     /// Heads of the chains of keys, twice as many as entries.
     chains: Box<[u32]>,
     matches: Vec<(u64, u64, u32)>,
@@ -279,11 +280,11 @@ pub struct TransactionTable {
 
 impl TransactionTable {
     /// A table for `capacity` transactions (a power of two) whose ids have `id_bits` bits on the wire. What the index
-    /// leaves of them is the generation, at least one bit. `None` when that cannot be.
+    /// leaves of them is the generation, at least [`GENERATION_MIN_BITS`]. `None` when that cannot be.
     #[must_use]
     pub fn new(capacity: usize, id_bits: u32) -> Option<TransactionTable> {
         let index_bits = capacity.checked_ilog2()?;
-        if !capacity.is_power_of_two() || id_bits > 32 || index_bits >= id_bits {
+        if !capacity.is_power_of_two() || id_bits > 32 || index_bits + GENERATION_MIN_BITS > id_bits {
             return None;
         }
         let entry = |index: usize| Entry {
@@ -296,6 +297,7 @@ impl TransactionTable {
         Some(TransactionTable {
             entries: (0..capacity).map(entry).collect(),
             free: 0,
+            free_last: capacity as u32 - 1,
             chains: alloc::vec![NONE; capacity * 2].into_boxed_slice(),
             matches: Vec::with_capacity(capacity),
             index_bits,
@@ -373,8 +375,13 @@ impl TransactionTable {
         if let Some(entry) = self.entries.get_mut(index as usize) {
             entry.live = false;
             entry.generation = entry.generation.wrapping_add(1);
-            entry.next = core::mem::replace(&mut self.free, index);
+            entry.next = NONE;
         }
+        match self.entries.get_mut(self.free_last as usize).filter(|_| self.free != NONE) {
+            Some(last) => last.next = index,
+            None => self.free = index,
+        }
+        self.free_last = index;
         self.live -= 1;
         Some(transaction)
     }
@@ -468,7 +475,21 @@ mod tests {
         assert!(table.get(first).is_none() && table.by_field(u64::from(first.to_bits())).is_none());
         assert_eq!(table.by_match(0xabcd), Some(second));
         assert_eq!((table.by_key(5), table.by_match(0xcd)), (None, None));
-        assert!(TransactionTable::new(3, 16).is_none() && TransactionTable::new(1 << 16, 16).is_none());
+        assert!(TransactionTable::new(3, 16).is_none() && TransactionTable::new(1 << 13, 16).is_none());
+    }
+
+    #[test]
+    fn an_id_comes_back_only_when_all_generations_were_used() {
+        let mut table = TransactionTable::new(4, 8).unwrap();
+        let first = table.insert(buffer(0, 8), Find::Id).unwrap();
+        table.remove(first);
+        // Four places in turn, 2^6 generations each.
+        let again = (1..).find(|_| {
+            let id = table.insert(buffer(0, 8), Find::Id).unwrap();
+            table.remove(id);
+            id == first
+        });
+        assert_eq!(again, Some(4 * 64));
     }
 
     #[test]

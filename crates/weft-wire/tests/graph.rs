@@ -213,6 +213,23 @@ fn fragments_and_strangers_are_named() {
 }
 
 #[test]
+fn a_walk_may_begin_at_an_ethertype() {
+    let tables = Tables::builtin().unwrap();
+    let frame = Envelope::example_roce_v1().emit(0).unwrap();
+    let path = graph::walk_from(ether_type::ROCE_V1, &frame[Ethernet::LEN..]).unwrap();
+    assert_eq!((path.stop, tables.identify(&path.seen)), (Stop::Transport, tables.find("roce-v1")));
+    let tagged = [&[0, 1][..], &ether_type::ROCE_V1.to_be_bytes(), &frame[Ethernet::LEN..]].concat();
+    assert_eq!(graph::walk_from(ether_type::VLAN, &tagged).unwrap().stop, Stop::Transport);
+}
+
+#[test]
+fn a_packet_longer_than_its_header_can_say_is_refused() {
+    assert!(Envelope::example_infiniband(false).fit(8000).is_ok());
+    assert!(Envelope::example_infiniband(false).fit(9000).is_err());
+    assert!(Envelope::example_udp(1, 2).fit(70_000).is_err());
+}
+
+#[test]
 fn infiniband_needs_its_lengths_too() {
     // LRH with LNH 2 and 5 words: 8 + 12 bytes, then the VCRC.
     let mut bytes = vec![0x00, 0x02, 0, 1, 0, 5, 0, 2];

@@ -109,6 +109,9 @@ impl LrhView<'_> {
 }
 
 impl Lrh {
+    /// Longest packet that `pktlen` can say, in 4-byte words.
+    pub const WORDS_MAX: u16 = 0x7ff;
+
     #[inline]
     fn write(&self, out: &mut [u8; Self::LEN]) {
         out[LANE_VERSION] = self.vl << 4 | self.lver & 0x0f;

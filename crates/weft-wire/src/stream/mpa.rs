@@ -10,10 +10,9 @@ use core::fmt;
 
 use crate::checksum::{CRC32C, Crc};
 use crate::header::{Fpdu, HeaderError, MpaMarker, MpaStart};
+use crate::limits::PRIVATE_DATA_MAX_BYTES;
 use crate::table::{Checked, FrameKind};
 
-/// Longest private data that RFC 5044 allows in a start frame.
-const PRIVATE_DATA_MAX_BYTES: usize = 512;
 const SPACING: u64 = MpaMarker::SPACING as u64;
 
 /// One of the two directions, by who sends.
@@ -240,7 +239,7 @@ impl End {
 }
 
 /// Puts markers into an FPDU that begins at `position` of its direction, and computes its CRC anew. Returns the
-/// position behind it. With `crc` false the CRC field is zero.
+/// position behind it. Without `crc` the CRC field is zero.
 pub fn mark(position: u64, fpdu: &[u8], crc: Option<&Crc>, out: &mut Vec<u8>) -> u64 {
     let start = out.len();
     let begin = if position.is_multiple_of(SPACING) { position + MpaMarker::LEN as u64 } else { position };

@@ -78,13 +78,17 @@ impl Reassembly {
     /// Bytes of memory held for bytes of the stream.
     #[must_use]
     pub fn held(&self) -> usize {
-        self.ready.len() + self.early_bytes
+        self.ready.capacity() + self.early_bytes
     }
 
     /// Marks the first `count` ready bytes as done.
     pub fn consume(&mut self, count: usize) {
         self.consumed = self.consumed.saturating_add(count).min(self.ready.len());
-        if self.consumed * 2 >= self.ready.len() {
+        if self.consumed == self.ready.len() {
+            // Not only its bytes: a stream that once held much must not keep the room for it.
+            self.ready = Vec::new();
+            self.consumed = 0;
+        } else if self.consumed * 2 >= self.ready.len() {
             self.ready.drain(..self.consumed);
             self.consumed = 0;
         }
@@ -166,10 +170,19 @@ mod tests {
         for (sequence, data) in [(4, "ab"), (4, "ABcd"), (2, "xyAB!!"), (10, "j"), (3, "????????"), (9, "iJk")] {
             stream.push(sequence, false, data.as_bytes()).unwrap();
         }
-        assert_eq!(stream.held(), 1 + 10 + stream.early.len() * SEGMENT_COST_BYTES);
+        assert_eq!(stream.early_bytes, 10 + stream.early.len() * SEGMENT_COST_BYTES);
         stream.push(1, false, b"w").unwrap();
         assert_eq!(stream.ready(), b"0wxyabcd??jk");
         assert_eq!(stream.early_bytes, 0);
+    }
+
+    #[test]
+    fn what_is_consumed_is_given_back() {
+        let mut stream = Reassembly::default();
+        stream.push(0, false, &[7; 60_000]).unwrap();
+        assert!(stream.held() >= 60_000);
+        stream.consume(60_000);
+        assert_eq!(stream.held(), 0, "the room too");
     }
 
     #[test]

@@ -492,6 +492,9 @@ impl<'a> Compiler<'a> {
                     return Err(self.sources.error(expression.place, what, instead));
                 };
                 tests.push(Test { window: extract, mask, value, text });
+            } else if program.loads().next().is_none() {
+                let what = format!("the check `{}` is about no field", expression.text);
+                return Err(self.sources.error(expression.place, what, "compare a field of the packet"));
             } else if program.needs_context() {
                 context_checks.push((program, text));
             } else {
@@ -554,6 +557,12 @@ impl<'a> Compiler<'a> {
             let window = test.window.window(&template) & !test.mask | test.value;
             let whole = Extract { left: 0, right: 0, little: false, ..test.window };
             whole.write(&mut template, window);
+        }
+        for test in &control.tests {
+            if test.window.window(&template) & test.mask != test.value {
+                let what = format!("the check `{}` of `{}` contradicts another", test.text, opcode.name);
+                return Err(self.sources.error(opcode.opcode.place, what, "no packet can satisfy both: remove one"));
+            }
         }
         let made = by_code.iter().fold(0, |code, (extract, up)| code | extract.read(&template) << up);
         if (made ^ code) & opcode.opcode.mask != 0 {

@@ -412,6 +412,12 @@ impl Iterator for Commands<'_> {
 }
 
 impl Commands<'_> {
+    /// How many commands the packet's own one becomes: more than one when it is longer than one transfer.
+    #[must_use]
+    pub fn pieces(&self) -> u64 {
+        self.command.length().div_ceil(self.piece_max).max(1)
+    }
+
     /// The kinds of all commands, a split transfer counted once.
     pub fn kinds(&self) -> impl Iterator<Item = Kind> + '_ {
         core::iter::once(self.command.kind()).chain(self.also.iter().map(|also| also.kind))

@@ -97,6 +97,14 @@ impl Seen {
         (if term.word == 0 { first } else { second }) >> term.shift & term.max()
     }
 
+    /// A number that differs where link, tunnel, virtual network or IP version differ: flows of the same addresses and
+    /// ports in two of them are two flows.
+    #[must_use]
+    pub fn lane(&self) -> u64 {
+        let terms = [Term::LINK, Term::TUNNEL, Term::IP_VERSION, Term::VNI];
+        terms.iter().fold(0, |lane, term| lane << term.width | self.value(*term))
+    }
+
     /// Something seen inside of a TCP stream.
     #[must_use]
     pub fn in_stream(self, frame: FrameKind) -> Seen {

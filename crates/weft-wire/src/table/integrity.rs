@@ -55,6 +55,14 @@ pub struct Integrity {
 }
 
 impl Integrity {
+    /// The outcome of all together: bad if any is, good if one is and none is bad.
+    #[must_use]
+    pub fn worst(&self) -> Checked {
+        let bad = self.checked.iter().find(|checked| matches!(checked, Checked::Bad { .. }));
+        let good = self.checked.iter().find(|checked| **checked == Checked::Good);
+        bad.or(good).copied().unwrap_or_default()
+    }
+
     /// Whether no checksum is bad.
     #[must_use]
     pub fn is_intact(&self) -> bool {
@@ -98,9 +106,8 @@ impl Protocol {
 
 /// Room for the usual masked headers: LRH, IPv6, UDP, and an opcode's headers.
 const USUAL_LENGTH_BYTES: usize = 160;
-/// Room for any: the longest network header that the ICRC is defined for (IPv4 with options; IPv6 with a few
-/// extensions).
-const MASKED_LENGTH_MAX_BYTES: usize = LRH_LENGTH + 256 + UDP_LENGTH + HEADER_LENGTH_MAX_BYTES;
+/// Routers change nothing behind these bytes of a network header.
+const MASKED_NETWORK_BYTES: usize = 40;
 
 impl SumRow {
     fn read(&self, bytes: &[u8], checksum: &ChecksumTable) -> Option<u32> {
@@ -144,34 +151,56 @@ impl SumRow {
                 let body = if over == Coverage::Headers { &[] } else { body };
                 let outer = if over == Coverage::Invariant { Some(outer) } else { None };
                 let length = header_length + outer.map_or(0, |o| LRH_LENGTH + o.network.len() + UDP_LENGTH);
-                // The masked part lies together, so that a CRC runs over it in long steps.
                 if length <= USUAL_LENGTH_BYTES {
-                    self.masked::<USUAL_LENGTH_BYTES>(checksum, outer, headers, body)
+                    self.masked(checksum, outer, headers, body)
                 } else {
-                    self.masked::<MASKED_LENGTH_MAX_BYTES>(checksum, outer, headers, body)
+                    self.masked_long(checksum, outer, headers, body)
                 }
             }
         }
     }
 
-    /// The checksum over outer headers and headers as they count, and the body as it is.
-    fn masked<const ROOM: usize>(
+    /// The checksum over outer headers and headers as they count, and the body as it is. What is masked lies together,
+    /// so that a CRC runs over it in long steps.
+    fn masked(&self, checksum: &ChecksumTable, outer: Option<&Outer<'_>>, headers: &[u8], body: &[u8]) -> Option<u32> {
+        let mut room = [0u8; USUAL_LENGTH_BYTES];
+        let start = outer.map_or(Some(0), |outer| invariant_prefix(outer, &mut room))?;
+        let end = start + self.masked_headers(headers, room.get_mut(start..)?)?;
+        Some(checksum.sum.over(&[room.get(..end)?, body]))
+    }
+
+    /// The same for network headers of any length: what is behind their masked part is taken from where it is.
+    #[cold]
+    fn masked_long(
         &self,
         checksum: &ChecksumTable,
         outer: Option<&Outer<'_>>,
         headers: &[u8],
         body: &[u8],
     ) -> Option<u32> {
-        let mut room = [0u8; ROOM];
-        let start = outer.map_or(Some(0), |outer| invariant_prefix(outer, &mut room))?;
-        let copy = room.get_mut(start..start + headers.len())?;
+        let mut first = [0u8; LRH_LENGTH + MASKED_NETWORK_BYTES];
+        let mut second = [0u8; UDP_LENGTH + HEADER_LENGTH_MAX_BYTES];
+        let (mut first_length, mut second_length, mut between): (_, _, &[u8]) = (0, 0, &[]);
+        if let Some(outer) = outer {
+            let (front, behind) = outer.network.split_at(outer.network.len().min(MASKED_NETWORK_BYTES));
+            first_length = invariant_prefix(&Outer { network: front, udp: &[], ..*outer }, &mut first)?;
+            second_length = masked_udp(outer.udp, &mut second)?;
+            between = behind;
+        }
+        second_length += self.masked_headers(headers, second.get_mut(second_length..)?)?;
+        Some(checksum.sum.over(&[first.get(..first_length)?, between, second.get(..second_length)?, body]))
+    }
+
+    /// Copies the headers as they count. Returns how many bytes.
+    fn masked_headers(&self, headers: &[u8], out: &mut [u8]) -> Option<usize> {
+        let copy = out.get_mut(..headers.len())?;
         copy.copy_from_slice(headers);
         for mask in &self.masks {
             if let Some(byte) = copy.get_mut(usize::from(mask.offset)) {
                 *byte = *byte & mask.keep | mask.set;
             }
         }
-        Some(checksum.sum.over(&[room.get(..start + headers.len())?, body]))
+        Some(headers.len())
     }
 }
 
@@ -227,15 +256,20 @@ fn invariant_prefix(outer: &Outer<'_>, masked: &mut [u8]) -> Option<usize> {
         [] => {}
         _ => return None,
     }
-    let mut length = LRH_LENGTH + network.len();
-    if !outer.udp.is_empty() {
-        let udp = masked.get_mut(length..length + UDP_LENGTH)?;
-        udp.copy_from_slice(outer.udp.get(..UDP_LENGTH)?);
-        if let [.., check_high, check_low] = udp {
-            *check_high = 0xff;
-            *check_low = 0xff;
-        }
-        length += UDP_LENGTH;
+    let length = LRH_LENGTH + network.len();
+    Some(length + masked_udp(outer.udp, masked.get_mut(length..)?)?)
+}
+
+/// The same for the UDP header, where there is one: its checksum is ones.
+fn masked_udp(udp: &[u8], out: &mut [u8]) -> Option<usize> {
+    if udp.is_empty() {
+        return Some(0);
     }
-    Some(length)
+    let out = out.get_mut(..UDP_LENGTH)?;
+    out.copy_from_slice(udp.get(..UDP_LENGTH)?);
+    if let [.., check_high, check_low] = out {
+        *check_high = 0xff;
+        *check_low = 0xff;
+    }
+    Some(UDP_LENGTH)
 }

@@ -188,6 +188,11 @@ impl<'a> Value<'a> {
 
     pub(crate) fn string(&self) -> Result<Placed<String>, DefinitionError> {
         let text = self.value.get_ref().as_str().ok_or_else(|| self.wrong("a string in quotes"))?;
+        // Names and titles reach terminals.
+        if text.chars().any(char::is_control) {
+            let what = format!("`{}` has control characters", self.called);
+            return Err(self.error(what, "write plain text on one line"));
+        }
         Ok(Placed { value: text.to_owned(), place: self.place() })
     }
 

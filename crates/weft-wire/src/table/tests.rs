@@ -251,6 +251,72 @@ fn packets_out_of_order_are_placed_by_sequence() {
     assert!(place(&packet(Flags::LAST, 2, &[0; 1]), &mut table).is_err(), "outside of what was granted");
     assert!(place(&packet(Flags::LAST, 0x12_3456, &[0; 1]), &mut table).is_err());
     assert!(tables.place(&last, None).is_err());
+    // A first packet that comes again goes where it went before.
+    let first = packet(Flags::FIRST, 0xff_ffff, &[0; 256]);
+    let send = Command::new(Kind::Send, Flags::FIRST | class).with(Slot::Queue, 5).with(Slot::Sequence, 0xff_ffff);
+    let mut out = [0u8; 512];
+    let length = tables.encode(roce, &send, &[0; 256], &Outer::default(), &mut out).unwrap();
+    let mut again = Decoded::default();
+    tables.decode(roce, &out[..length], &mut again).unwrap();
+    assert_eq!(first.payload_length, again.payload_length);
+    for _ in 0..2 {
+        assert_eq!(place(&again, &mut table).unwrap(), [Segment { address: 0x8000, length: 256 }]);
+    }
+}
+
+/// "Behind the last one": the transaction keeps the next address, and what does not fit changes nothing.
+#[test]
+fn the_next_address_is_kept() {
+    let tables = load(&(GOOD.to_string() + "place = \"next\"\n")).unwrap();
+    let id = tables.find("t").unwrap();
+    let mut transaction = Transaction::new(&[Segment { address: 100, length: 10 }]).unwrap();
+    let mut place = |payload: usize| {
+        let mut decoded = Decoded::default();
+        tables.decode(id, &[&[1, 0, 0, 9, 0, 0, 0, 50][..], &std::vec![0; payload]].concat(), &mut decoded).unwrap();
+        tables
+            .place(&decoded, Some(&mut transaction))
+            .map(|pieces| pieces.map(|piece| piece.address).collect::<Vec<_>>())
+    };
+    assert_eq!(place(4), Ok(alloc::vec![100]));
+    assert!(place(7).is_err());
+    assert_eq!(place(6), Ok(alloc::vec![104]));
+    assert!(place(1).is_err());
+}
+
+/// The ICRC covers network headers of any length: extension headers count, what routers change does not.
+#[test]
+fn an_icrc_behind_long_extension_headers_is_verified() {
+    let tables = Tables::builtin().unwrap();
+    let roce = tables.find("roce-v2").unwrap();
+    let command = Command::new(Kind::Send, Flags::FIRST | Flags::LAST | Flags(1 << Flags::CLASS_SHIFT));
+    for extensions in [0usize, 8, 64, 520, 2048, 20_000] {
+        let mut network = std::vec![0u8; 40 + extensions];
+        network[0] = 0x60;
+        let udp = [0xc0, 0, 0x12, 0xb7, 0, 40, 0, 0];
+        let mut out = [0u8; 256];
+        let outer = |network: &[u8], bytes: &[u8]| {
+            let mut decoded = Decoded::default();
+            tables.decode(roce, bytes, &mut decoded).unwrap();
+            tables.verify(&decoded, bytes, &Outer { link: &[], network, udp: &udp }).checked[0]
+        };
+        let length = tables
+            .encode(roce, &command, b"data", &Outer { link: &[], network: &network, udp: &udp }, &mut out)
+            .unwrap();
+        assert_eq!(outer(&network, &out[..length]), Checked::Good, "{extensions}");
+        network[7] = 9; // hop limit
+        assert_eq!(outer(&network, &out[..length]), Checked::Good);
+        let last = network.len() - 1;
+        network[last] ^= 1;
+        assert!(matches!(outer(&network, &out[..length]), Checked::Bad { .. }), "{extensions}");
+    }
+}
+
+#[test]
+fn checks_that_no_packet_satisfies_are_refused() {
+    let with = |check: &str| load(&(GOOD.to_string() + check)).map(|_| ()).unwrap_err().to_string();
+    assert!(with("check = [\"h.size == 1\", \"h.size == 2\"]\n").contains("contradicts another"));
+    assert!(with("check = [\"0 == 1\"]\n").contains("is about no field"));
+    assert!(error("name = \"t\"", "name = \"t\"\ntitle = \"\\u001b[31m\"").contains("control characters"));
 }
 
 #[test]
