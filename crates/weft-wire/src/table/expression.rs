@@ -73,6 +73,7 @@ enum Token {
 #[derive(Clone, Debug)]
 pub(crate) struct Expression {
     tokens: Vec<Token>,
+    /// As messages show it.
     pub(crate) text: String,
     pub(crate) place: Place,
 }
@@ -319,11 +320,11 @@ impl Expression {
             let at = text.value.len() - parser.rest.len();
             sources.error(
                 text.place,
-                format!("in the expression `{}`, character {}: {what}", text.value, at + 1),
+                format!("in the expression `{}`, character {}: {what}", quoted(&text.value), at + 1),
                 instead,
             )
         })?;
-        Ok(Expression { tokens: parser.tokens, text: text.value.clone(), place: text.place })
+        Ok(Expression { tokens: parser.tokens, text: quoted(&text.value), place: text.place })
     }
 
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
@@ -402,6 +403,15 @@ impl LinkError {
         };
         let what = format!("the expression `{}` {what}", expression.text);
         sources.error(expression.place, what, format!("at most {limit}: write a shorter one"))
+    }
+}
+
+/// An expression as messages show it: a long one is cut.
+fn quoted(text: &str) -> String {
+    const SHOWN_MAX: usize = 80;
+    match text.char_indices().nth(SHOWN_MAX) {
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or("")),
+        None => text.to_string(),
     }
 }
 
