@@ -1,5 +1,7 @@
 //! The checksums of the built-in protocols, by hand.
 
+use alloc::vec::Vec;
+
 use super::{Found, Transport};
 use crate::checksum::{CRC32, CRC32C, Crc, VCRC};
 use crate::header::{Bth, Fpdu, Lrh, SrdmaSessionView, Udp};
@@ -13,8 +15,8 @@ pub struct Checksums {
     crc32c: Crc,
 }
 
-/// What the ICRC sees of the headers in front and of the BTH, at most.
-const MASKED_LENGTH_MAX_BYTES: usize = Lrh::LEN + 256 + Udp::LEN + Bth::LEN;
+/// What the ICRC usually sees of the headers in front and of the BTH.
+const MASKED_LENGTH_USUAL_BYTES: usize = Lrh::LEN + 256 + Udp::LEN + Bth::LEN;
 const IPV4_VERSION: u8 = 4;
 /// The LRH when there is a network header, with which it does not count.
 const MASKED_LRH: [u8; Lrh::LEN] = [0xff; Lrh::LEN];
@@ -37,9 +39,17 @@ impl Checksums {
     }
 
     fn icrc(&self, frame: &[u8], found: &Found, end: usize) -> Option<Checked> {
-        let mut masked = [0; MASKED_LENGTH_MAX_BYTES];
-        let (lrh, rest) = masked.split_first_chunk_mut::<{ Lrh::LEN }>()?;
         let body = found.start + Bth::LEN;
+        let length = Lrh::LEN + body - found.network;
+        let mut usual = [0; MASKED_LENGTH_USUAL_BYTES];
+        let mut long = Vec::new();
+        let masked = if length <= usual.len() {
+            usual.as_mut_slice()
+        } else {
+            long.resize(length, 0);
+            long.as_mut_slice()
+        };
+        let (lrh, rest) = masked.split_first_chunk_mut::<{ Lrh::LEN }>()?;
         let headers = rest.get_mut(..body - found.network)?;
         headers.copy_from_slice(frame.get(found.network..body)?);
         let (network, bth) = headers.split_at_mut_checked(found.start - found.network)?;
@@ -61,7 +71,6 @@ impl Checksums {
                 (udp[6], udp[7]) = (0xff, 0xff);
             }
         }
-        let length = Lrh::LEN + body - found.network;
         let register = self.icrc.update(self.icrc.start(), masked.get(..length)?);
         let (payload, stored) = frame.get(body..end)?.split_last_chunk::<4>()?;
         let register = self.icrc.update(register, payload);
