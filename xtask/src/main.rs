@@ -41,7 +41,8 @@ Usage: cargo xtask COMMAND
 ";
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<String> =
+        std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned()).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match dispatch(&arguments) {
         Ok(()) => ExitCode::SUCCESS,

@@ -244,6 +244,25 @@ fn a_session_is_learned_from_its_set_up() {
 }
 
 #[test]
+fn a_definition_may_take_tcp_segments_by_their_port() {
+    let folder = std::env::temp_dir().join(format!("weft-tcp-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let definition = "name = \"seven\"\ntitle = \"Seven\"\n[[recognise]]\ntcp_destination = 7174\n\
+        [select]\nfields = [\"h.letter\"]\n[header.h]\nbytes = 1\n[header.h.fields]\nletter = { bit = 0, width = 8 }\n\
+        [[opcode]]\ncode = 0x4d\nname = \"Em\"\nheaders = [\"h\"]\ncommand = \"control\"\n";
+    std::fs::write(folder.join("seven.toml"), definition).unwrap();
+    let with = ["--protocols", folder.to_str().unwrap()];
+    let shown = text(&weft(&["decode", &file("siw_nocrc_rping200.pcap"), with[0], with[1]]).stdout);
+    let request = shown.lines().find(|line| line.contains("Seven")).unwrap();
+    assert!(request.contains(" Em "), "{request}");
+    // It is no packet that can be made by itself, and weft says so.
+    let made = weft(&["encode", "seven", "Em", with[0], with[1]]);
+    assert_eq!(made.status.code(), Some(1));
+    assert!(text(&made.stderr).contains("cannot build the headers that its rule wants (tcp_destination = 7174)"));
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
 fn every_opcode_can_be_made() {
     for protocol in ["srdma"] {
         let shown = text(&weft(&["protocol", "show", protocol]).stdout);

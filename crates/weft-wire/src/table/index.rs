@@ -97,11 +97,11 @@ impl Seen {
         (if term.word == 0 { first } else { second }) >> term.shift & term.max()
     }
 
-    /// A number that differs where link, tunnel, virtual network or IP version differ: flows of the same addresses and
-    /// ports in two of them are two flows.
+    /// A number that differs where link, tunnel, virtual network, IP version or IP protocol differ: flows of the same
+    /// addresses and ports in two of them are two flows.
     #[must_use]
     pub fn lane(&self) -> u64 {
-        let terms = [Term::LINK, Term::TUNNEL, Term::IP_VERSION, Term::VNI];
+        let terms = [Term::LINK, Term::TUNNEL, Term::IP_VERSION, Term::IP_PROTOCOL, Term::VNI];
         terms.iter().fold(0, |lane, term| lane << term.width | self.value(*term))
     }
 
@@ -272,6 +272,15 @@ mod tests {
             }
             assert_eq!(Seen::default().in_session().with(*a, u64::MAX).with(*a, 0), Seen::default().in_session());
         }
+    }
+
+    #[test]
+    fn flows_are_told_apart_by_what_they_run_in() {
+        let seen = Seen::default().with(Term::IP_PROTOCOL, 6).with(Term::IP_VERSION, 4).with(Term::VNI, 1);
+        for (term, other) in [(Term::IP_PROTOCOL, 17), (Term::IP_VERSION, 6), (Term::VNI, 2), (Term::TUNNEL, 3)] {
+            assert_ne!(seen.with(term, other).lane(), seen.lane(), "{term:?}");
+        }
+        assert_eq!(seen.with(Term::UDP_SOURCE, 9).in_stream(FrameKind::MpaFpdu).lane(), seen.lane());
     }
 
     #[test]
