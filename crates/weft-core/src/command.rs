@@ -1,0 +1,226 @@
+//! Commands: what the user asks the NIC for, in 64 bytes each.
+//!
+//! A command stands in a queue of its target, is cut into packets, and stays as the retransmit entry until all its
+//! packets are settled (P-3.3). A short payload goes out with the packet at once (the PIO way); long ones, and everything
+//! that is sent again, are read from the user's buffer when the packet is made (the DMA way).
+
+use core::fmt;
+
+use crate::address::PeerId;
+use crate::atomic::AtomicCall;
+use crate::memory::LocalKey;
+
+/// Names an endpoint of this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct EndpointId(pub u32);
+
+/// What a command asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Operation {
+    /// A message for the next receive.
+    Send,
+    /// A message for the receive that its tag matches.
+    TaggedSend,
+    /// A message that may be lost, in one packet.
+    Datagram,
+    /// Bytes into the target's memory.
+    Write,
+    /// Bytes out of the target's memory.
+    Read,
+    /// An atomic without result.
+    Atomic,
+    /// An atomic that gives the values from before.
+    FetchAtomic,
+    /// An atomic that compares, and gives the values from before. The local buffer holds compare values, then operands.
+    CompareAtomic,
+    /// End of a rendezvous, sent by the engine itself (P-5.5).
+    Done,
+    /// A part of a rendezvous, sent by the engine itself: bytes out of the initiator's buffer.
+    Pull,
+}
+
+/// When an operation counts as done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Level {
+    /// The buffer may be used again; the caller has made a copy of it for the engine.
+    Injected,
+    /// The target's node has taken it and will not lose it while it lives.
+    Transmitted,
+    /// The bytes are in the memory of the target's user.
+    Delivered,
+}
+
+/// Bits that qualify a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct CommandFlags(pub u16);
+
+impl CommandFlags {
+    /// Nothing special.
+    pub const NONE: CommandFlags = CommandFlags(0);
+    /// `immediate` goes to the target's completion.
+    pub const IMMEDIATE: CommandFlags = CommandFlags(1);
+    /// Starts when everything before it to the same target is settled (P-6.5).
+    pub const FENCE: CommandFlags = CommandFlags(2);
+    /// The target's owner wants to be woken.
+    pub const SOLICITED: CommandFlags = CommandFlags(4);
+    /// No completion when it succeeds; failures always give one.
+    pub const SILENT: CommandFlags = CommandFlags(8);
+    /// No message order is needed (P-6.4).
+    pub const UNORDERED: CommandFlags = CommandFlags(16);
+    /// More commands follow at once: do not send for this one alone.
+    pub const MORE: CommandFlags = CommandFlags(32);
+
+    /// Whether all bits of `other` are set.
+    #[must_use]
+    pub const fn contains(self, other: CommandFlags) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+impl core::ops::BitOr for CommandFlags {
+    type Output = CommandFlags;
+    fn bitor(self, other: CommandFlags) -> CommandFlags {
+        CommandFlags(self.0 | other.0)
+    }
+}
+
+/// One command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Command {
+    /// What is asked for.
+    pub operation: Operation,
+    /// When it is done.
+    pub level: Level,
+    /// What is special.
+    pub flags: CommandFlags,
+    /// The endpoint it is sent from.
+    pub endpoint: EndpointId,
+    /// The endpoint it is for.
+    pub peer: PeerId,
+    /// The local buffer: where bytes come from; of READ, where they go.
+    pub local: LocalKey,
+    /// Where in the local buffer they begin.
+    pub offset: u64,
+    /// Bytes of the message.
+    pub length: u32,
+    /// Of atomics: operation and datatype, and how many elements.
+    pub atomic: AtomicCall,
+    /// The user's own name for it.
+    pub context: u64,
+    /// Remote address; of tagged sends, the tag.
+    pub address: u64,
+    /// Remote key.
+    pub key: u64,
+    /// Immediate data; of atomics with results, the local buffer for them.
+    pub immediate: u64,
+}
+
+const _: () = assert!(size_of::<Command>() == 64, "a command is one cache line");
+
+impl Command {
+    /// A command without bytes, to be filled in.
+    #[must_use]
+    pub fn new(operation: Operation, endpoint: EndpointId, peer: PeerId) -> Command {
+        Command {
+            operation,
+            level: Level::Transmitted,
+            flags: CommandFlags::NONE,
+            endpoint,
+            peer,
+            local: LocalKey::NONE,
+            offset: 0,
+            length: 0,
+            atomic: AtomicCall { operation: 0, datatype: 0, count: 0 },
+            context: 0,
+            address: 0,
+            key: 0,
+            immediate: 0,
+        }
+    }
+
+    /// Of atomics with results: the local buffer for them.
+    #[must_use]
+    pub fn results(&self) -> LocalKey {
+        LocalKey(self.immediate as u32)
+    }
+
+    /// Whether a flag is set.
+    #[must_use]
+    pub fn has(&self, flag: CommandFlags) -> bool {
+        self.flags.contains(flag)
+    }
+}
+
+/// A buffer posted for messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Receive {
+    /// The endpoint that receives.
+    pub endpoint: EndpointId,
+    /// Where bytes go.
+    pub local: LocalKey,
+    /// Where in the local buffer they begin.
+    pub offset: u64,
+    /// Bytes of room.
+    pub length: u64,
+    /// Only messages of this peer; `None`: of anyone.
+    pub source: Option<PeerId>,
+    /// Tagged messages, or those without tag.
+    pub tagged: bool,
+    /// The tag wanted.
+    pub tag: u64,
+    /// Bits of the tag that do not matter.
+    pub ignore: u64,
+    /// A multi-receive buffer takes messages one behind the other until less than this is free.
+    pub multi: Option<u64>,
+    /// No completion when it succeeds.
+    pub silent: bool,
+    /// The user's own name for it.
+    pub context: u64,
+}
+
+/// Why a command or receive was not taken. Nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PostError {
+    /// The caller: no such endpoint, or it is closed.
+    NoSuchEndpoint,
+    /// The caller: the peer is not in the address vector.
+    NoSuchPeer,
+    /// The caller: more bytes than a message may have.
+    TooLong {
+        /// Bytes asked for.
+        length: u64,
+        /// Bytes possible.
+        limit: u64,
+    },
+    /// The caller: the local buffer is unknown or shorter than that.
+    BadBuffer,
+    /// The caller: the operation does not fit the endpoint, or the atomic does not exist.
+    NotSupported,
+    /// A local resource: too much is under way.
+    QueueFull,
+    /// A local resource: the completion queue could not take its event.
+    CompletionQueueFull,
+}
+
+impl fmt::Display for PostError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PostError::NoSuchEndpoint => write!(f, "no such endpoint: it was closed, or never opened"),
+            PostError::NoSuchPeer => write!(f, "no such peer: insert its address into the address vector first"),
+            PostError::TooLong { length, limit } => {
+                write!(f, "{length} bytes are too long: this operation takes at most {limit}")
+            }
+            PostError::BadBuffer => write!(f, "the operation reaches outside of its local buffer"),
+            PostError::NotSupported => write!(f, "this endpoint cannot do the operation on this datatype"),
+            PostError::QueueFull => write!(f, "too many operations are under way: read completions, then try again"),
+            PostError::CompletionQueueFull => {
+                write!(f, "the completion queue has no room for its event: read completions, then try again")
+            }
+        }
+    }
+}
+
+impl core::error::Error for PostError {}

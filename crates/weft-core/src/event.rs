@@ -1,0 +1,190 @@
+//! Completions, the queues that hold them, and counters.
+//!
+//! A queue never overflows: whoever will need an entry reserves it first (an initiator when it posts, a target before it
+//! accepts the first packet of a message), and who cannot reserve is refused.
+
+use alloc::collections::VecDeque;
+use core::fmt;
+
+use crate::address::{Address, PeerId};
+use crate::memory::LocalKey;
+
+/// Names a completion queue of this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct QueueId(pub u32);
+
+/// Names a counter of this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CounterId(pub u32);
+
+/// What a completion is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CompletionKind {
+    /// A send of any kind.
+    Send,
+    /// A message without tag arrived.
+    Receive,
+    /// A message with tag arrived.
+    TaggedReceive,
+    /// A remote write of ours.
+    Write,
+    /// A remote read of ours.
+    Read,
+    /// A remote atomic of ours.
+    Atomic,
+    /// A peer wrote, with immediate data.
+    RemoteWrite,
+}
+
+/// Why an operation failed, sorted by who is to blame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Failure {
+    /// The caller cancelled it.
+    Cancelled,
+    /// The caller's receive was shorter than the message; as many bytes as fit were placed, or none.
+    Truncated,
+    /// The caller's local buffer went away or cannot be read.
+    LocalFault,
+    /// The caller closed the endpoint.
+    Closed,
+    /// The peer has no such memory, range or right.
+    AccessRefused,
+    /// The peer's receive was too short, or lengths do not fit.
+    LengthError,
+    /// The peer has no such endpoint.
+    NoSuchEndpoint,
+    /// The peer cannot do that.
+    NotSupported,
+    /// The peer found our packet wrong.
+    ProtocolError,
+    /// The bytes in the peer's memory have another checksum.
+    ChecksumMismatch,
+    /// The peer's user gave up.
+    Aborted,
+    /// The peer's memory or device failed.
+    OperationFailed,
+    /// The path, or a restart of the peer: it may or may not have been executed.
+    OutcomeUnknown,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Failure::Cancelled => "cancelled",
+            Failure::Truncated => "the message was longer than the receive buffer: post a longer one",
+            Failure::LocalFault => "the local buffer cannot be reached any more: keep it until the completion",
+            Failure::Closed => "the endpoint was closed",
+            Failure::AccessRefused => "the peer refused access: check key, address, length and rights of its region",
+            Failure::LengthError => "the peer's receive was shorter than the message",
+            Failure::NoSuchEndpoint => "the peer has no such endpoint: get its address anew",
+            Failure::NotSupported => "the peer does not support the operation",
+            Failure::ProtocolError => "the peer found the packet wrong: this is a bug in one of the two",
+            Failure::ChecksumMismatch => "the bytes in the peer's memory have another checksum",
+            Failure::Aborted => "the peer's program gave the operation up",
+            Failure::OperationFailed => "the peer's memory or device failed",
+            Failure::OutcomeUnknown => "no answer from the peer, or it restarted: the operation may have been executed",
+        })
+    }
+}
+
+impl core::error::Error for Failure {}
+
+/// One thing that ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// The context of the operation.
+    pub context: u64,
+    /// What it is about.
+    pub kind: CompletionKind,
+    /// How it ended.
+    pub result: Result<(), Failure>,
+    /// Bytes received or moved. Of a truncated message: its full length.
+    pub length: u64,
+    /// The message's tag.
+    pub tag: u64,
+    /// Immediate data.
+    pub immediate: Option<u64>,
+    /// Of messages: who sent it.
+    pub source: Option<Address>,
+    /// Its name in the address vector, if it has one.
+    pub peer: Option<PeerId>,
+    /// The buffer that the operation used, [`LocalKey::NONE`] when it stays in use (multi-receive).
+    pub local: LocalKey,
+    /// Of multi-receive: where in the buffer the message begins.
+    pub offset: u64,
+}
+
+/// A completion queue.
+#[derive(Debug)]
+pub struct CompletionQueue {
+    entries: VecDeque<Completion>,
+    capacity: usize,
+    reserved: usize,
+}
+
+impl CompletionQueue {
+    /// A queue for `capacity` completions; the memory is taken now.
+    #[must_use]
+    pub fn new(capacity: usize) -> CompletionQueue {
+        CompletionQueue { entries: VecDeque::with_capacity(capacity), capacity, reserved: 0 }
+    }
+
+    /// Keeps a place free for a later [`CompletionQueue::push`]. False: there is none.
+    #[must_use]
+    pub fn reserve(&mut self) -> bool {
+        let free = self.entries.len() + self.reserved < self.capacity;
+        self.reserved += usize::from(free);
+        free
+    }
+
+    /// Gives a reserved place back.
+    pub fn unreserve(&mut self) {
+        debug_assert!(self.reserved > 0, "unreserve without reserve");
+        self.reserved = self.reserved.saturating_sub(1);
+    }
+
+    /// Fills a reserved place.
+    pub fn push(&mut self, completion: Completion) {
+        self.unreserve();
+        debug_assert!(self.entries.len() < self.capacity, "push without reserve");
+        self.entries.push_back(completion);
+    }
+
+    /// The oldest completion.
+    pub fn pop(&mut self) -> Option<Completion> {
+        self.entries.pop_front()
+    }
+
+    /// Completions that wait to be read.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there is nothing to read.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Places that neither hold a completion nor wait for one.
+    #[must_use]
+    pub fn free(&self) -> usize {
+        self.capacity.saturating_sub(self.entries.len() + self.reserved)
+    }
+
+    /// Places kept for completions to come.
+    #[must_use]
+    pub fn reserved(&self) -> usize {
+        self.reserved
+    }
+}
+
+/// Counts what ended, without telling what.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counter {
+    /// Operations that succeeded.
+    pub value: u64,
+    /// Operations that failed.
+    pub errors: u64,
+}

@@ -1,0 +1,59 @@
+//! Every bound of the engine, in one place. Names with the same meaning as in section 10 of `docs/protocol.md` have the
+//! same name here.
+
+/// Smallest MTU of a session: bytes of UDP payload (P-2.2).
+pub const MTU_MIN_BYTES: u32 = 1232;
+/// Largest: what UDP over IPv4 can carry.
+pub const MTU_MAX_BYTES: u32 = 65_507;
+/// Psns that a target marks.
+pub const WINDOW: u32 = 1024;
+/// The least that a flow's window is halved to (P-7.11).
+pub const WINDOW_MIN: u32 = 64;
+/// No target has a window above this.
+pub const WINDOW_MAX: u32 = 16_384;
+/// Psns under one ticket (P-7.13).
+pub const LIFE_PSN_MAX: u32 = (1 << 31) - 1;
+/// Commands under way in a node; handle 0 is none.
+pub const HANDLES_MAX: usize = 65_535;
+/// Bytes of a message.
+pub const MESSAGE_LENGTH_MAX_BYTES: u64 = u32::MAX as u64;
+/// How long a request may go without any answer (P-7.12).
+pub const GIVE_UP_US: u64 = 800_000;
+/// The longest that configuration may set it to.
+pub const GIVE_UP_MAX_US: u64 = 20_000_000;
+/// How long a target remembers a life (P-7.4).
+pub const RETAIN_US: u64 = 60_000_000;
+/// How often an initiator that waits asks whether the flow lives (P-7.12).
+pub const KEEP_ALIVE_US: u64 = 200_000;
+/// Bounds of the probe timeout (P-7.11).
+pub const PTO_MIN_US: u64 = 5_000;
+/// See [`PTO_MIN_US`].
+pub const PTO_MAX_US: u64 = 200_000;
+/// Packets that may wait for one acknowledgement (P-7.8).
+pub const ACK_EVERY: u32 = 16;
+/// How long an acknowledgement may wait.
+pub const ACK_DELAY_US: u64 = 50;
+/// Packets of a session that may overtake one before it counts as lost (P-7.11).
+pub const REORDER: u64 = 3;
+/// How long a packet may wait for an earlier message of its stream (P-6.4).
+pub const ORDER_HOLD_US: u64 = 10_000;
+/// Bytes of packets that a life holds back for order.
+pub const ORDER_HOLD_BYTES: usize = 256 << 10;
+/// First and longest wait before a refused packet is issued again (P-7.10).
+pub const RNR_WAIT_US: u64 = 100;
+/// See [`RNR_WAIT_US`].
+pub const RNR_WAIT_MAX_US: u64 = 100_000;
+/// Responses of atomics that a life keeps (P-7.2).
+pub const REPLAY_RESULTS_MAX: usize = 128;
+/// Peers' endpoints that a node's user can name.
+pub const ADDRESSES_MAX: usize = 1 << 24;
+
+const _: () = {
+    assert!(RETAIN_US > 2 * GIVE_UP_MAX_US, "P-7 A1");
+    assert!(GIVE_UP_US <= GIVE_UP_MAX_US);
+    assert!(KEEP_ALIVE_US <= GIVE_UP_US / 3);
+    assert!(PTO_MAX_US <= GIVE_UP_US / 3);
+    assert!(ACK_DELAY_US <= PTO_MIN_US / 4);
+    assert!(ORDER_HOLD_US <= GIVE_UP_US / 4);
+    assert!(WINDOW >= WINDOW_MIN && WINDOW <= WINDOW_MAX);
+};

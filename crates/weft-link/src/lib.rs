@@ -1,0 +1,2 @@
+//! Ways between nodes.
+#![cfg(unix)]

@@ -1,0 +1,2 @@
+//! Deterministic simulation of the engine.
+#![forbid(unsafe_code)]

@@ -1,0 +1,2 @@
+//! A complete RDMA NIC in software.
+#![forbid(unsafe_code)]
