@@ -1,0 +1,5 @@
+//! Packets as the engine sees them.
+
+/// stub
+#[derive(Debug)]
+pub struct Codec;
