@@ -9,6 +9,7 @@ mod encode;
 mod input;
 mod json;
 mod protocol;
+mod sim;
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -40,7 +41,7 @@ weft: an RDMA NIC in software
       --protocols DIR             with the definitions in DIR
   weft bench decode [--rounds N] [--json]
                                   cost of a packet, by tables and by hand-written code, in turns
-  weft help, weft --version
+%SIM%  weft help, weft --version
 
 Exit status: 0 well (bad packets are marked in the output), 1 a file cannot be read or used, 2 the command line is wrong.
 ";
@@ -95,13 +96,17 @@ fn arguments() -> Result<Vec<String>, Failure> {
     std::env::args_os().skip(1).map(readable).collect()
 }
 
+fn help(out: &mut dyn Write) -> Result<(), Failure> {
+    Ok(out.write_all(HELP.replace("%SIM%", sim::HELP).as_bytes())?)
+}
+
 fn run(arguments: &[String], out: &mut dyn Write) -> Result<(), Failure> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     if words.iter().any(|word| matches!(*word, "--help" | "-h")) {
-        return Ok(out.write_all(HELP.as_bytes())?);
+        return help(out);
     }
     match words.as_slice() {
-        ["help", ..] => Ok(out.write_all(HELP.as_bytes())?),
+        ["help", ..] => help(out),
         ["--version" | "-V"] => Ok(writeln!(out, "weft {}", env!("CARGO_PKG_VERSION"))?),
         ["decode", rest @ ..] => {
             let options = Options::parse(rest, &["--json", "--summary", "--protocols", "--session"])?;
@@ -149,6 +154,7 @@ fn run(arguments: &[String], out: &mut dyn Write) -> Result<(), Failure> {
             let report = bench::decode(&options).map_err(Failure::Told)?;
             Ok(report.write(&options, out)?)
         }
+        ["sim", rest @ ..] => sim::sim(rest, out),
         ["demo", rest @ ..] => {
             Options::parse(rest, &[])?.nothing_else()?;
             demo::demo(out)
