@@ -2,6 +2,7 @@
 
 use weft_core::engine::State;
 use weft_core::limits::{GIVE_UP_US, RETAIN_US};
+use weft_core::memory::LocalKey;
 
 use crate::network::{MICRO, MILLI, SECOND};
 use crate::node::CELL;
@@ -62,7 +63,7 @@ impl World<'_> {
             match record.operation.what {
                 What::Receive { .. } | What::Cancel { .. } => return None,
                 // Without a buffer nobody hears of the end.
-                _ if record.operation.qualities().silent && record.given.local.0 == u32::MAX => {}
+                _ if record.operation.is_unreported() && record.given.local == LocalKey::NONE => {}
                 _ if self.oracle.is_pending(record) => return Some((id, format!("no completion: {record:?}"))),
                 _ => {}
             }
@@ -151,7 +152,7 @@ impl World<'_> {
     fn end_receive(&mut self, node: usize, id: u32) -> Result<(), Violation> {
         let Some(record) = self.oracle.records.get(id as usize) else { return Ok(()) };
         let place = record.operation.place;
-        let silent = record.operation.qualities().silent;
+        let silent = record.operation.is_unreported();
         let Some(Some(up)) = self.nodes.get_mut(node) else { return Ok(()) };
         let (local, endpoint) = (up.local_time(self.now), up.endpoints.get(place.endpoint).copied());
         if endpoint.is_some_and(|endpoint| up.engine.cancel(local, endpoint, u64::from(id))) {

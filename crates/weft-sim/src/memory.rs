@@ -5,11 +5,9 @@
 use std::cell::RefCell;
 use std::sync::OnceLock;
 
-use weft_core::atomic::AtomicCall;
+use weft_core::atomic::{AtomicCall, AtomicOperation, Datatype, apply};
 use weft_core::memory::{Access, Fault, Granted, LocalKey, Memory};
 use weft_wire::checksum::{CRC32C, Crc};
-
-use crate::cells;
 
 /// Bytes before and behind every buffer and region that nobody may touch.
 const RED_ZONE_BYTES: usize = 24;
@@ -313,13 +311,19 @@ impl Memory for SimMemory {
         compares: &[u8],
         results: &mut [u8],
     ) -> Result<(), Fault> {
+        let (operation, datatype) = (AtomicOperation::from_code(call.operation), Datatype::from_code(call.datatype));
+        let (Some(operation), Some(datatype)) = (operation, datatype) else { return Err(Fault::NotSupported) };
         let (bytes, start, end) = self.find(to, false)?;
-        if !to.offset.is_multiple_of(cells::BYTES) {
+        let each = datatype.bytes();
+        if !to.offset.is_multiple_of(datatype.alignment() as u64) {
             return Err(Fault::Misaligned);
         }
         let before = bytes[start..end].to_vec();
         let mut after = before.clone();
-        cells::update(&mut after, call, operands, compares).ok_or(Fault::NotSupported)?;
+        let mut compared = compares.chunks(each);
+        for ((old, new), operand) in before.chunks(each).zip(after.chunks_mut(each)).zip(operands.chunks(each)) {
+            apply(operation, datatype, old, operand, compared.next().unwrap_or_default(), new)?;
+        }
         if to.slot & REGION == 0 || self.regions[(to.slot & !REGION) as usize].content != Content::Cells {
             return Err(self.wrong(format!("an atomic on memory that is not for them: {to:?}")));
         }

@@ -272,7 +272,7 @@ impl Scale<'_> {
                 unexpected_max: 4,
                 tombstones_max: 4,
                 tickets_max: 1,
-                //T transactions_max: 1,
+                transactions_max: 1,
                 ..Config::default()
             };
             let mut end = End::new(config, self.codec, self.random.seed(), socket_of(number), 8);

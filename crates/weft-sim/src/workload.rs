@@ -153,6 +153,21 @@ impl Operation {
         }
     }
 
+    /// Whether the engine says that it has the caller's copy, and nothing more unless it fails.
+    #[must_use]
+    pub fn is_injected(&self) -> bool {
+        let (What::Send { level, qualities, .. } | What::Write { level, qualities, .. }) = &self.what else {
+            return false;
+        };
+        *level == Level::Injected && !qualities.silent
+    }
+
+    /// Whether success gives the buffer back without a completion.
+    #[must_use]
+    pub fn is_unreported(&self) -> bool {
+        self.qualities().silent || self.is_injected()
+    }
+
     /// The bits.
     #[must_use]
     pub fn qualities(&self) -> Qualities {
@@ -266,7 +281,11 @@ impl Maker<'_> {
     }
 
     fn level(random: &mut Random) -> Level {
-        if random.once_in(3) { Level::Delivered } else { Level::Transmitted }
+        match random.below(6) {
+            0 | 1 => Level::Delivered,
+            2 => Level::Injected,
+            _ => Level::Transmitted,
+        }
     }
 
     fn length(&self, random: &mut Random) -> u32 {

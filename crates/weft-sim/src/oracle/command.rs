@@ -32,12 +32,18 @@ impl Oracle {
         if record.posted.is_none() || record.outcome.is_some() {
             return Err(judge.says("completed twice", completion));
         }
-        if record.operation.qualities().silent && completion.result.is_ok() {
+        // The caller's copy is in the engine's hands; what comes later is a failure, or the buffer without a word.
+        if record.operation.is_injected() && completion.result.is_ok() && !record.injected {
+            record.injected = true;
+            let early = completion.local == LocalKey::NONE;
+            return if early { Ok(None) } else { Err(judge.says("another buffer came back", completion)) };
+        }
+        if (record.injected || record.operation.qualities().silent) && completion.result.is_ok() {
             return Err(judge.says("a silent success was reported", completion));
         }
         record.outcome = Some((judge.at, completion.result));
         let given = record.given;
-        if completion.local != given.local {
+        if completion.local != given.local || completion.results != given.results {
             return Err(judge.says("another buffer came back", completion));
         }
         let take = |memory: &mut SimMemory, key: LocalKey| match key {
@@ -136,7 +142,7 @@ impl Oracle {
             return Err(judge.says("a buffer came back for nothing", format!("{key:?}")));
         };
         let judge = Judge { operation: record.operation.id, ..judge };
-        if !record.operation.qualities().silent {
+        if !record.operation.is_unreported() {
             return Err(judge.says("success was not reported", format!("{key:?}")));
         }
         record.outcome = Some((now, Ok(())));

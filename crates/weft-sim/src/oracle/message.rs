@@ -25,7 +25,8 @@ impl Oracle {
         if record.posted.is_none() || record.outcome.is_some() {
             return Err(judge.says("completed twice", completion));
         }
-        if tag.is_some() != (completion.kind == CompletionKind::TaggedReceive) {
+        let released = completion.kind == CompletionKind::BufferReleased;
+        if !released && tag.is_some() != (completion.kind == CompletionKind::TaggedReceive) {
             return Err(judge.says("completion of another kind", completion));
         }
         let (given, place) = (record.given, record.operation.place);
@@ -61,6 +62,10 @@ impl Oracle {
             // A message whose sender went away in the middle.
             Err(Failure::OutcomeUnknown | Failure::Aborted) if self.may_give_up => return Ok(()),
             Err(_) => return Err(judge.says("a receive failed without cause", completion)),
+        }
+        if released {
+            let fits = multi.is_some() && completion.local == given.local;
+            return if fits { Ok(()) } else { Err(judge.says("another buffer came back", completion)) };
         }
         let truncated = completion.result.is_err();
         let content = content.ok_or_else(|| judge.says("a message outside of its buffer", completion))?;

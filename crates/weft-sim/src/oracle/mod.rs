@@ -8,6 +8,8 @@ mod command;
 mod message;
 mod order;
 mod remote;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -85,6 +87,8 @@ pub struct Record {
     pub target: Option<Start>,
     /// Its buffers.
     pub given: Given,
+    /// The program was told that its buffer is free, before the end is known.
+    pub injected: bool,
     /// How and when it ended.
     pub outcome: Option<(u64, Result<(), Failure>)>,
     /// The engine agreed to cancel it.
@@ -185,6 +189,7 @@ impl Oracle {
             order: 0,
             target: None,
             given: NOTHING,
+            injected: false,
             outcome: None,
             cancelled: false,
             lost: false,
@@ -256,7 +261,7 @@ impl Oracle {
         let judge = Judge { at: now, node: start.0, operation: completion.context as u32 };
         match completion.kind {
             CompletionKind::RemoteWrite => self.notified(&judge, start, completion).map(|()| None),
-            CompletionKind::Receive | CompletionKind::TaggedReceive => {
+            CompletionKind::Receive | CompletionKind::TaggedReceive | CompletionKind::BufferReleased => {
                 self.received(&judge, start, completion, memory).map(|()| None)
             }
             CompletionKind::Send | CompletionKind::Write | CompletionKind::Read | CompletionKind::Atomic => {
