@@ -79,3 +79,5 @@ pub const REFUSED_MAX: usize = 64;
 pub const ANSWERS_MAX: usize = 4096;
 /// How long a message may stay incomplete without a packet of it coming, before its receive fails.
 pub const MESSAGE_IDLE_US: u64 = GIVE_UP_MAX_US;
+/// How long a tracker stays to tell the target, with a PROBE or the next request, that it may forget results (P-7.3).
+pub const PROBE_LINGER_US: u64 = 5_000;
