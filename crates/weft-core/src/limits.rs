@@ -57,3 +57,27 @@ const _: () = {
     assert!(ORDER_HOLD_US <= GIVE_UP_US / 4);
     assert!(WINDOW >= WINDOW_MIN && WINDOW <= WINDOW_MAX);
 };
+/// Packets that a path may have in flight before anything is known about it.
+pub const WINDOW_FIRST_PACKETS: u64 = 16;
+/// Packets that a path may always have in flight.
+pub const WINDOW_LEAST_PACKETS: u64 = 2;
+/// Delay above the base round trip that never counts as congestion: scheduling of a busy machine.
+pub const DELAY_TARGET_MIN_US: u32 = 500;
+/// Payloads up to this are copied into the packet (PIO); longer ones are sent from the user's memory (DMA).
+pub const PIO_MAX_BYTES: u32 = 512;
+/// Bytes of a bundle: a longer one would keep its receiver waiting for the first message in it.
+pub const BUNDLE_MAX_BYTES: usize = 16 << 10;
+/// Datagrams of one [`Transmit`](crate::engine::Transmit), as the kernel permits.
+pub const SEGMENTS_MAX: usize = 64;
+/// Bytes of one.
+pub const TRANSMIT_MAX_BYTES: usize = 65_507;
+/// Bytes of operands of one atomic, compare values included.
+pub const ATOMIC_MAX_BYTES: u32 = 1024;
+/// Peers that an endpoint remembers to send a Credit to.
+pub const REFUSED_MAX: usize = 64;
+/// Answers and responses that may wait to be sent; a peer that asks for more is not answered and asks again.
+pub const ANSWERS_MAX: usize = 4096;
+/// How long a message may stay incomplete without a packet of it coming, before its receive fails.
+pub const MESSAGE_IDLE_US: u64 = GIVE_UP_MAX_US;
+/// How long a tracker stays to tell the target, with a PROBE or the next request, that it may forget results (P-7.3).
+pub const PROBE_LINGER_US: u64 = 5_000;

@@ -185,6 +185,8 @@ kinds! {
     TaggedSend = 22, "tagged_send";
     /// Something for the protocol's own control (key change, credit).
     Control = 23, "control";
+    /// Several packets in one datagram; the session layer takes them apart.
+    Bundle = 24, "bundle";
 }
 
 impl Kind {

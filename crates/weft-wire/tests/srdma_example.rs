@@ -96,7 +96,8 @@ fn the_example_packet_is_encoded_again() {
 
 /// The opcode's row as the document writes it, without the last cell.
 fn row_of(opcode: &OpcodeInfo<'_>) -> Vec<String> {
-    let first: &[&str] = if opcode.name() == "Sealed" { &["session"] } else { &["session", "transport"] };
+    let session_only = matches!(opcode.name(), "Bundle" | "Sealed");
+    let first: &[&str] = if session_only { &["session"] } else { &["session", "transport"] };
     let headers: Vec<&str> = opcode.headers().map(|(name, ..)| name).collect();
     let (before, headers) = headers.split_at(first.len());
     assert_eq!(before, first, "{}", opcode.name());

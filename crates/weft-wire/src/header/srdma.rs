@@ -1,19 +1,21 @@
 //! SRDMA, Weft's own session-based protocol: `docs/protocol.md` has its clauses.
 //!
 //! A packet is a [`SrdmaSession`] header; then, unless it is sealed, a [`SrdmaTransport`] header whose opcode says which
-//! of the others follow, in the order in which they stand here.
+//! of the others follow, in the order in which they stand here. A bundle has several of these behind one session header
+//! (P-2.9): [`crate::bundle`] takes it apart.
 
 use super::fields::{Fields, flag};
 
 // | bytes | field                                   |
 // |-------|-----------------------------------------|
-// | 0     | version 4 · sealed 1 · reserved 3       |
+// | 0     | version 4 · sealed 1 · bundle 1 ·       |
+// |       | reserved 2                              |
 // | 1     | class                                   |
 // | 2–3   | key epoch                               |
 // | 4–7   | session                                 |
 // | 8–15  | sequence number in the session          |
 // | 16–19 | timestamp                               |
-const VERSION_SEALED: usize = 0;
+const VERSION_FLAGS: usize = 0;
 const CLASS: usize = 1;
 const KEY_EPOCH: usize = 2;
 const SESSION: usize = 4;
@@ -27,8 +29,10 @@ pub struct SrdmaSession {
     pub version: u8,
     /// Whether all that follows is encrypted.
     pub sealed: bool,
-    /// Reserved, 3 bits.
-    pub reserved3: u8,
+    /// Whether several packets follow (P-2.9).
+    pub bundle: bool,
+    /// Reserved, 2 bits.
+    pub reserved2: u8,
     /// Traffic class.
     pub class: u8,
     /// Which key of the session sealed the packet.
@@ -42,26 +46,32 @@ pub struct SrdmaSession {
 }
 
 fixed_header!(SrdmaSession, SrdmaSessionView, 20, {
-    version, sealed, reserved3, class, key_epoch, id, sequence, timestamp,
+    version, sealed, bundle, reserved2, class, key_epoch, id, sequence, timestamp,
 });
 
 impl SrdmaSessionView<'_> {
     /// [`SrdmaSession::VERSION`], 4 bits.
     #[inline]
     pub fn version(&self) -> u8 {
-        self.bytes[VERSION_SEALED] >> 4
+        self.bytes[VERSION_FLAGS] >> 4
     }
 
     /// Whether all that follows is encrypted.
     #[inline]
     pub fn sealed(&self) -> bool {
-        self.bytes[VERSION_SEALED] & 0x08 != 0
+        self.bytes[VERSION_FLAGS] & 0x08 != 0
     }
 
-    /// Reserved, 3 bits.
+    /// Whether several packets follow (P-2.9). Of a sealed packet it is said of what is inside.
     #[inline]
-    pub fn reserved3(&self) -> u8 {
-        self.bytes[VERSION_SEALED] & 0x07
+    pub fn bundle(&self) -> bool {
+        self.bytes[VERSION_FLAGS] & 0x04 != 0
+    }
+
+    /// Reserved, 2 bits.
+    #[inline]
+    pub fn reserved2(&self) -> u8 {
+        self.bytes[VERSION_FLAGS] & 0x03
     }
 
     /// Traffic class.
@@ -101,7 +111,8 @@ impl SrdmaSession {
 
     #[inline]
     fn write(&self, out: &mut [u8; Self::LEN]) {
-        out[VERSION_SEALED] = self.version << 4 | flag(self.sealed, 3) | self.reserved3 & 0x07;
+        let flags = flag(self.sealed, 3) | flag(self.bundle, 2);
+        out[VERSION_FLAGS] = self.version << 4 | flags | self.reserved2 & 0x03;
         out[CLASS] = self.class;
         out.put_u16::<KEY_EPOCH>(self.key_epoch);
         out.put_u32::<SESSION>(self.id);
@@ -497,7 +508,8 @@ mod tests {
         SrdmaSession {
             version: bits!(u8, 4),
             sealed: any::<bool>(),
-            reserved3: bits!(u8, 3),
+            bundle: any::<bool>(),
+            reserved2: bits!(u8, 2),
             class: any::<u8>(),
             key_epoch: any::<u16>(),
             id: any::<u32>(),
@@ -559,6 +571,19 @@ mod tests {
         }
     );
     round_trip!(cookie, SrdmaCookie { cookie: any::<[u8; 16]>() });
+
+    #[test]
+    fn session_flags_by_hand() {
+        let mut bytes = [0; SrdmaSession::LEN];
+        for (first, sealed, bundle, reserved2) in
+            [(0x10, false, false, 0), (0x14, false, true, 0), (0x18, true, false, 0), (0x1f, true, true, 3)]
+        {
+            bytes[0] = first;
+            let header = SrdmaSession::parse(&bytes).unwrap();
+            let said = (header.version, header.sealed, header.bundle, header.reserved2);
+            assert_eq!(said, (1, sealed, bundle, reserved2));
+        }
+    }
 
     #[test]
     fn transport_flags_by_hand() {

@@ -30,6 +30,9 @@ pub fn srdma(bytes: &[u8], out: &mut Decoded) -> Result<(), Refusal> {
     if session.sealed() {
         return out.lay_out(bytes.len(), SrdmaSession::LEN, 0, 0, Command::new(Kind::Sealed, PLAIN));
     }
+    if session.bundle() {
+        return out.lay_out(bytes.len(), SrdmaSession::LEN, 0, CRC_LENGTH, Command::new(Kind::Bundle, PLAIN));
+    }
     const FIXED: usize = SrdmaSession::LEN + SrdmaTransport::LEN;
     let transport = SrdmaTransportView::new(bytes.get(SrdmaSession::LEN..).ok_or(Refusal::Truncated)?)?;
     // One arm: command, flags, how the transaction is named, and the headers behind the transport header.

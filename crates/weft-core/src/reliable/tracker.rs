@@ -1,0 +1,295 @@
+//! The initiator's side of a flow (P-7.1): exists only while something is unsettled.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::net::SocketAddr;
+
+use super::congestion::Congestion;
+use crate::limits::{KEEP_ALIVE_US, REORDER, WINDOW};
+use crate::time::Time;
+
+/// How a packet stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SentState {
+    InFlight,
+    /// To be sent again.
+    Lost,
+    /// The initiator has its final answer, or does not care any more.
+    Settled,
+}
+
+/// A psn that was used.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sent {
+    pub(crate) handle: u16,
+    pub(crate) state: SentState,
+    pub(crate) again: bool,
+    pub(crate) offset: u32,
+    pub(crate) length: u32,
+    /// Of reads: bytes that came, from the beginning.
+    pub(crate) received: u32,
+    /// Bytes that count as in flight.
+    pub(crate) weight: u32,
+    /// First sending under the present ticket.
+    pub(crate) first_sent: Time,
+    pub(crate) last_sent: Time,
+    /// Number of the datagram that carried it last, among those to this target.
+    pub(crate) order: u64,
+}
+
+/// A packet that was refused as not ready: the same bytes go out under a new psn (P-7.10).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reissue {
+    pub(crate) handle: u16,
+    pub(crate) number: u32,
+    pub(crate) offset: u32,
+    pub(crate) length: u32,
+}
+
+/// Messages of one source to one endpoint that are not settled, in order (P-6.4).
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    pub(crate) source: u32,
+    pub(crate) destination: u32,
+    pub(crate) unsettled: VecDeque<u32>,
+}
+
+/// A target with something in flight.
+#[derive(Debug)]
+pub(crate) struct Tracker {
+    pub(crate) peer: SocketAddr,
+    pub(crate) mtu: u32,
+    /// 0: none yet.
+    pub(crate) ticket: u64,
+    /// The counter when the ticket was taken (P-7.13).
+    pub(crate) ticket_psn: u64,
+    /// Psns from base on.
+    pub(crate) sent: VecDeque<Sent>,
+    /// Of the first in `sent`.
+    pub(crate) base: u64,
+    pub(crate) window: u32,
+    /// Commands not started.
+    pub(crate) queue: VecDeque<u16>,
+    /// Commands started, with packets still to be made.
+    pub(crate) started: VecDeque<u16>,
+    pub(crate) reissue: Vec<Reissue>,
+    pub(crate) reissue_at: Time,
+    pub(crate) not_ready_count: u32,
+    pub(crate) streams: Vec<Outgoing>,
+    /// Commands that wait for DONE.
+    pub(crate) await_done: u32,
+    pub(crate) congestion: Congestion,
+    /// Datagrams sent to this target.
+    pub(crate) order: u64,
+    /// The latest of them that is known to have arrived.
+    pub(crate) order_arrived: u64,
+    pub(crate) lost: u32,
+    /// Probe timeouts since the last answer.
+    pub(crate) timeouts: u32,
+    /// When the probe timeout counts from.
+    pub(crate) timeout_from: Time,
+    /// t₀ of P-7.9, as far as answered packets go: latest first sending of what was answered under the ticket.
+    pub(crate) answered: Time,
+    /// First sending of the PROBE that is unanswered, and of the last one.
+    pub(crate) probe: Option<(Time, u32)>,
+    pub(crate) probe_count: u16,
+    pub(crate) probe_wanted: bool,
+    pub(crate) next_keep_alive: Time,
+    /// One PROBE is owed to the target before the tracker goes, so that it can forget (P-7.3).
+    pub(crate) owes_probe: bool,
+    pub(crate) probe_at: Time,
+    /// In the list of those with something to send.
+    pub(crate) ready: bool,
+    /// Packets since an acknowledgement was asked for.
+    pub(crate) unasked: u32,
+    /// When a busy or full target is asked again.
+    pub(crate) blocked_until: Time,
+}
+
+impl Tracker {
+    pub(crate) fn new(peer: SocketAddr, mtu: u32, base: u64, congestion: Congestion, now: Time) -> Tracker {
+        Tracker {
+            peer,
+            mtu,
+            ticket: 0,
+            ticket_psn: base,
+            sent: VecDeque::new(),
+            base,
+            window: WINDOW,
+            queue: VecDeque::new(),
+            started: VecDeque::new(),
+            reissue: Vec::new(),
+            reissue_at: Time::NEVER,
+            not_ready_count: 0,
+            streams: Vec::new(),
+            await_done: 0,
+            congestion,
+            order: 0,
+            order_arrived: 0,
+            lost: 0,
+            timeouts: 0,
+            timeout_from: now,
+            answered: Time(0),
+            probe: None,
+            probe_count: 0,
+            probe_wanted: false,
+            next_keep_alive: now.plus_micros(KEEP_ALIVE_US),
+            owes_probe: false,
+            probe_at: Time(0),
+            ready: false,
+            unasked: 0,
+            blocked_until: Time(0),
+        }
+    }
+
+    /// The psn to use next.
+    pub(crate) fn next(&self) -> u64 {
+        self.base + self.sent.len() as u64
+    }
+
+    /// The packet with this psn, as it travels, if it is unsettled.
+    pub(crate) fn find(&self, psn: u32) -> Option<u64> {
+        let distance = psn.wrapping_sub(self.base as u32);
+        let sent = self.sent.get(distance as usize)?;
+        (sent.state != SentState::Settled).then_some(self.base + u64::from(distance))
+    }
+
+    pub(crate) fn get(&self, psn: u64) -> Option<&Sent> {
+        self.sent.get(psn.checked_sub(self.base)? as usize)
+    }
+
+    pub(crate) fn get_mut(&mut self, psn: u64) -> Option<&mut Sent> {
+        self.sent.get_mut(psn.checked_sub(self.base)? as usize)
+    }
+
+    /// Whether everything is settled and nothing waits.
+    pub(crate) fn is_done(&self) -> bool {
+        self.sent.is_empty()
+            && self.queue.is_empty()
+            && self.started.is_empty()
+            && self.reissue.is_empty()
+            && self.await_done == 0
+            && !self.owes_probe
+            && !self.probe_wanted
+    }
+
+    /// Marks a packet as settled and moves the base. Returns what it was.
+    pub(crate) fn settle(&mut self, psn: u64) -> Option<Sent> {
+        let sent = self.get_mut(psn)?;
+        if sent.state == SentState::Settled {
+            return None;
+        }
+        let was = *sent;
+        sent.state = SentState::Settled;
+        match was.state {
+            SentState::InFlight => self.congestion.left(u64::from(was.weight)),
+            SentState::Lost => self.lost -= 1,
+            SentState::Settled => {}
+        }
+        while self.sent.front().is_some_and(|sent| sent.state == SentState::Settled) {
+            self.sent.pop_front();
+            self.base += 1;
+        }
+        Some(was)
+    }
+
+    /// Marks a packet to be sent again.
+    pub(crate) fn lose(&mut self, psn: u64) {
+        let Some(sent) = self.get_mut(psn) else { return };
+        if sent.state == SentState::InFlight {
+            sent.state = SentState::Lost;
+            let weight = u64::from(sent.weight);
+            self.congestion.left(weight);
+            self.lost += 1;
+        }
+    }
+
+    /// Looks for packets that later ones have overtaken (P-7.11). True: some are lost.
+    pub(crate) fn detect_losses(&mut self, now: Time) -> bool {
+        let Some(front) = self.sent.front() else { return false };
+        if front.order >= self.order_arrived && front.state == SentState::InFlight {
+            return false;
+        }
+        let patience = self.congestion.reorder_us() * 1000;
+        let arrived = self.order_arrived;
+        let mut found = 0;
+        for sent in &mut self.sent {
+            if sent.state != SentState::InFlight || sent.order >= arrived {
+                continue;
+            }
+            if sent.order + REORDER < arrived || now.since(sent.last_sent) > patience {
+                sent.state = SentState::Lost;
+                self.congestion.left(u64::from(sent.weight));
+                found += 1;
+            }
+        }
+        self.lost += found;
+        if found > 0 {
+            self.congestion.lost(now);
+        }
+        found > 0
+    }
+
+    /// t₀ of P-7.9 and P-7.12: since when nothing was heard of the target under this ticket.
+    pub(crate) fn silent_since(&self) -> Option<Time> {
+        let unsettled = self.sent.iter().find(|sent| sent.state != SentState::Settled).map(|sent| sent.first_sent);
+        let probe = self.probe.map(|(at, _)| at);
+        let earliest = match (unsettled, probe) {
+            (Some(a), Some(b)) => a.min(b),
+            (one, other) => one.or(other)?,
+        };
+        Some(earliest.max(self.answered))
+    }
+
+    /// Adds a message to its stream.
+    pub(crate) fn join_stream(&mut self, source: u32, destination: u32, number: u32) {
+        match self.streams.iter_mut().find(|s| s.source == source && s.destination == destination) {
+            Some(stream) => stream.unsettled.push_back(number),
+            None => {
+                let unsettled = VecDeque::from([number]);
+                self.streams.push(Outgoing { source, destination, unsettled });
+            }
+        }
+    }
+
+    /// A message of a stream is settled.
+    pub(crate) fn leave_stream(&mut self, source: u32, destination: u32, number: u32) {
+        let Some(at) = self.streams.iter().position(|s| s.source == source && s.destination == destination) else {
+            return;
+        };
+        let Some(stream) = self.streams.get_mut(at) else { return };
+        if stream.unsettled.front() == Some(&number) {
+            stream.unsettled.pop_front();
+        } else if let Ok(found) = stream.unsettled.binary_search_by(|other| order(*other, number)) {
+            stream.unsettled.remove(found);
+        }
+        if stream.unsettled.is_empty() && self.streams.len() > 16 {
+            self.streams.swap_remove(at);
+        }
+    }
+
+    /// The distance to the latest earlier message of the stream that is unsettled (P-6.4); 0: none. `None`: too far to be
+    /// told.
+    pub(crate) fn after(&self, source: u32, destination: u32, number: u32) -> Option<u16> {
+        let stream = self.streams.iter().find(|s| s.source == source && s.destination == destination);
+        let Some(stream) = stream else { return Some(0) };
+        let at = stream.unsettled.partition_point(|other| order(*other, number).is_lt());
+        let Some(earlier) = at.checked_sub(1).and_then(|at| stream.unsettled.get(at)) else { return Some(0) };
+        u16::try_from(number.wrapping_sub(*earlier)).ok()
+    }
+
+    /// Bytes of sequence state.
+    pub(crate) fn bytes(&self) -> usize {
+        let streams = self.streams.iter().map(|s| s.unsettled.capacity() * 4 + size_of::<Outgoing>()).sum::<usize>();
+        size_of::<Tracker>()
+            + self.sent.capacity() * size_of::<Sent>()
+            + (self.queue.capacity() + self.started.capacity()) * 2
+            + self.reissue.capacity() * size_of::<Reissue>()
+            + streams
+    }
+}
+
+/// Order of message numbers that wrap.
+fn order(a: u32, b: u32) -> core::cmp::Ordering {
+    (a.wrapping_sub(b) as i32).cmp(&0)
+}
