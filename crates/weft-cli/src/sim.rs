@@ -1,5 +1,6 @@
 //! `weft sim`: the engine under simulated faults, with very many peers, and one seed step by step.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,8 +17,9 @@ use crate::Failure;
 
 /// Lines for `weft help`.
 pub(crate) const HELP: &str = "\
-  weft sim faults [--seeds N] [--from S] [--threads T]
+  weft sim faults [--seeds N] [--from S] [--threads T] [--all]
                                   run the engine on a simulated network that does its worst, and judge it
+                                  (--all, at the end: go on after a seed fails, and tell one of each kind)
   weft sim scale [--peers N]      one node meets N peers: what it keeps for them
   weft sim replay SEED [options]  one seed, step by step (options as `sim faults` prints them for a seed that fails)
 ";
@@ -66,7 +68,17 @@ struct Shared {
     next: AtomicU64,
     end: u64,
     stop: AtomicBool,
-    sum: Mutex<(Report, Option<(u64, Violation)>)>,
+    /// Goes on when a seed fails.
+    all: bool,
+    sum: Mutex<Sum>,
+}
+
+/// What came of the seeds so far.
+#[derive(Default)]
+struct Sum {
+    report: Report,
+    /// For each promise that was broken: how often, and the lowest seed, so that two threads tell the same.
+    broken: BTreeMap<&'static str, (u64, u64, Violation)>,
 }
 
 impl Shared {
@@ -78,26 +90,28 @@ impl Shared {
             if from >= self.end {
                 return;
             }
-            let mut sum = Report::default();
-            let mut failed = None;
+            let mut report = Report::default();
+            let mut failed = Vec::new();
             for seed in from..self.end.min(from + BATCH) {
                 match run(&Scenario::from_seed(seed), codec) {
-                    Ok(report) => sum.add(&report),
+                    Ok(more) => report.add(&more),
                     Err(violation) => {
-                        failed = Some((seed, violation));
-                        self.stop.store(true, Ordering::Relaxed);
-                        break;
+                        failed.push((seed, violation));
+                        self.stop.store(!self.all, Ordering::Relaxed);
+                        if !self.all {
+                            break;
+                        }
                     }
                 }
             }
-            let mut shared = self.sum.lock().unwrap_or_else(PoisonError::into_inner);
-            shared.0.add(&sum);
-            if let Some(failed) = failed {
-                // The lowest seed, so that two threads tell the same.
-                shared.1 = match shared.1.take() {
-                    Some(other) if other.0 < failed.0 => Some(other),
-                    _ => Some(failed),
-                };
+            let mut sum = self.sum.lock().unwrap_or_else(PoisonError::into_inner);
+            sum.report.add(&report);
+            for (seed, violation) in failed {
+                let known = sum.broken.entry(violation.kind).or_insert_with(|| (0, seed, violation.clone()));
+                known.0 += 1;
+                if seed < known.1 {
+                    (known.1, known.2) = (seed, violation);
+                }
             }
         }
     }
@@ -106,7 +120,8 @@ impl Shared {
 fn faults(words: &[&str], codec: &Arc<Codec>, out: &mut dyn Write) -> Result<(), Failure> {
     let (mut seeds, mut from) = (10_000, 0);
     let mut threads = std::thread::available_parallelism().map_or(1, |threads| threads.get() as u64);
-    for (option, value) in pairs(words)? {
+    let all = words.last() == Some(&"--all");
+    for (option, value) in pairs(words.strip_suffix(&["--all"]).unwrap_or(words))? {
         match option {
             "--seeds" => seeds = number(value)?,
             "--from" => from = number(value)?,
@@ -119,7 +134,8 @@ fn faults(words: &[&str], codec: &Arc<Codec>, out: &mut dyn Write) -> Result<(),
         next: AtomicU64::new(from),
         end: from.saturating_add(seeds),
         stop: AtomicBool::new(false),
-        sum: Mutex::new((Report::default(), None)),
+        all,
+        sum: Mutex::default(),
     };
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads).map(|_| scope.spawn(|| shared.work(codec))).collect();
@@ -134,15 +150,21 @@ fn faults(words: &[&str], codec: &Arc<Codec>, out: &mut dyn Write) -> Result<(),
         }
     });
     eprintln!();
-    let (report, failed) = shared.sum.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let Sum { report, broken } = shared.sum.into_inner().unwrap_or_else(PoisonError::into_inner);
     writeln!(out, "{report}")?;
     writeln!(out, "took {:.1} s on {threads} threads", begun.elapsed().as_secs_f64())?;
-    let Some((seed, violation)) = failed else { return Ok(writeln!(out, "every promise was kept")?) };
-    writeln!(out, "\nseed {seed}: {violation}\nmaking it smaller …")?;
-    out.flush()?;
-    let (mask, smaller) = shrink(seed, &violation, codec, SHRINK_RUNS_MAX);
-    writeln!(out, "{smaller}")?;
-    Err(Failure::Told(format!("a promise was broken; see it with `weft sim replay {seed}{mask}`")))
+    if broken.is_empty() {
+        return Ok(writeln!(out, "every promise was kept")?);
+    }
+    let mut replay = String::new();
+    for (times, seed, violation) in broken.values() {
+        writeln!(out, "\n{times} times, seed {seed}: {violation}\nmaking it smaller …")?;
+        out.flush()?;
+        let (mask, smaller) = shrink(*seed, violation, codec, SHRINK_RUNS_MAX);
+        writeln!(out, "{smaller}\nweft sim replay {seed}{mask}")?;
+        replay = format!("weft sim replay {seed}{mask}");
+    }
+    Err(Failure::Told(format!("a promise was broken; see it with `{replay}`")))
 }
 
 fn pairs<'a>(words: &[&'a str]) -> Result<Vec<(&'a str, &'a str)>, Failure> {

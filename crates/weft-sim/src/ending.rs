@@ -64,14 +64,14 @@ impl World<'_> {
                 What::Receive { .. } | What::Cancel { .. } => return None,
                 // Without a buffer nobody hears of the end.
                 _ if record.operation.is_unreported() && record.given.local == LocalKey::NONE => {}
-                _ if self.oracle.is_pending(record) => return Some((id, format!("no completion: {record:?}"))),
+                _ if self.oracle.is_pending(record) => return Some((id, format!("no completion: {record}"))),
                 _ => {}
             }
             let alive = record.target.is_some_and(|target| self.is_alive(target));
             let sent = matches!(record.operation.what, What::Send { .. });
             let succeeded = matches!(record.outcome, Some((_, Ok(()))));
             let missing = alive && sent && succeeded && record.deliveries.is_empty();
-            missing.then(|| (id, format!("not delivered: {record:?}")))
+            missing.then(|| (id, format!("not delivered: {record}")))
         })
     }
 
@@ -165,7 +165,7 @@ impl World<'_> {
             None => Ok(()),
             Some(record) => Err(Violation {
                 operation: Some(id),
-                ..self.violation("a receive neither ends nor can be cancelled", Some(node), format!("{record:?}"))
+                ..self.violation("a receive neither ends nor can be cancelled", Some(node), record.to_string())
             }),
         }
     }

@@ -70,7 +70,6 @@ pub fn micros(now: u64) -> String {
     format!("{}.{:03}", now / 1000, now % 1000)
 }
 
-const BUNDLE: u8 = 0x04;
 const TRAILER_BYTES: usize = 4;
 
 /// The packets of a datagram, one line each.
@@ -81,7 +80,7 @@ pub fn packets(datagram: &[u8]) -> Vec<String> {
     };
     let end = datagram.len().saturating_sub(TRAILER_BYTES);
     let body = datagram.get(SrdmaSession::LEN..end).unwrap_or_default();
-    if session.reserved3 & BUNDLE == 0 {
+    if !session.bundle {
         return vec![packet(body)];
     }
     let mut lines = Vec::new();

@@ -150,8 +150,8 @@ impl<'a> World<'a> {
             }
             Event::Poll { node } => {
                 self.poll_noted.iter_mut().skip(node).take(1).for_each(|noted| *noted = false);
-                self.poll(node)?;
-                self.settle(node)
+                // Reading makes room, which may lead to more.
+                if self.poll(node)? { self.settle(node) } else { self.bring_out(node) }
             }
             Event::Operate { id, tries } => self.operate(id, tries),
             Event::Crash { node } => self.crash(node),
@@ -312,13 +312,25 @@ impl<'a> World<'a> {
 
     /// Brings out what the last call to a node's engine led to.
     pub(crate) fn settle(&mut self, node: usize) -> Result<(), Violation> {
-        let every = self.scenario.nodes.get(node).map_or(0, |spec| spec.poll_every);
-        let eager = self.winding_up || every == 0;
+        let every = self.poll_every(node);
         // A lazy program looks some time after something happened.
-        if let (false, Some(noted @ false)) = (eager, self.poll_noted.get_mut(node)) {
+        if every > 0
+            && let Some(noted @ false) = self.poll_noted.get_mut(node)
+        {
             *noted = true;
             self.agenda.add(self.now + every, Event::Poll { node });
         }
+        self.bring_out(node)
+    }
+
+    /// How long a program lets completions wait.
+    fn poll_every(&self, node: usize) -> u64 {
+        let every = self.scenario.nodes.get(node).map_or(0, |spec| spec.poll_every);
+        if self.winding_up { 0 } else { every }
+    }
+
+    fn bring_out(&mut self, node: usize) -> Result<(), Violation> {
+        let eager = self.poll_every(node) == 0;
         loop {
             self.flush(node)?;
             if !eager || !self.poll(node)? {

@@ -113,6 +113,16 @@ pub struct Record {
     pub before: u64,
 }
 
+impl fmt::Display for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (place, start, target) = (self.operation.place, self.start, self.target);
+        write!(f, "{:?} from endpoint {} of {start:?} to {target:?}", self.operation.what, place.endpoint)?;
+        write!(f, "; posted {:?}, ended {:?}, cancelled {}", self.posted, self.outcome, self.cancelled)?;
+        write!(f, "; arrived {:?}, took {}", self.deliveries, self.taken)?;
+        write!(f, "; {} bytes placed, notified {}, executed {}", self.placed, self.notified, self.executed)
+    }
+}
+
 /// Counts of what was exercised.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OracleCounts {

@@ -22,20 +22,20 @@ impl Oracle {
                 What::Send { level, .. } => {
                     let kept = level == Level::Delivered || record.target.is_some_and(&alive);
                     if succeeded && kept && record.deliveries.is_empty() {
-                        return Err(judge.says("success without delivery", record));
+                        return Err(judge.says("success without delivery", record.to_string()));
                     }
                     // Closing an endpoint says nothing of what was executed before.
                     let untouched = refused && !matches!(record.outcome, Some((_, Err(Failure::Closed))));
                     if untouched && record.deliveries.iter().any(|delivery| !delivery.truncated) {
-                        return Err(judge.says("refused, but delivered", record));
+                        return Err(judge.says("refused, but delivered", record.to_string()));
                     }
                 }
                 What::Write { qualities, mistake, .. } => {
                     if succeeded && qualities.immediate && record.notified != 1 {
-                        return Err(judge.says("success without notification", record));
+                        return Err(judge.says("success without notification", record.to_string()));
                     }
                     if mistake != Mistake::None && record.placed > 0 {
-                        return Err(judge.says("refused, but executed", record));
+                        return Err(judge.says("refused, but executed", record.to_string()));
                     }
                 }
                 _ => {}
