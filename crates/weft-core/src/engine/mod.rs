@@ -23,7 +23,7 @@ use weft_wire::table::Decoded;
 use weft_wire::transaction::{TransactionId, TransactionTable};
 
 use crate::address::AddressVector;
-use crate::command::{Command, EndpointId};
+use crate::command::EndpointId;
 use crate::event::{Completion, CompletionQueue, Counter, CounterId, QueueId};
 use crate::hash::Keyed;
 use crate::matching::{Posted, Unexpected};

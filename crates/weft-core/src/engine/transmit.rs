@@ -953,7 +953,9 @@ fn request_command(entry: &Entry, sent: &Sent, ask: bool) -> Generic {
                 .with(Slot::Status, u64::from(command.atomic.datatype))
                 .with(Slot::Argument0, u64::from(command.atomic.count))
         }
-        Operation::Done => message(Kind::Invalidate, flags).with(Slot::Key, command.key),
+        Operation::Done => {
+            message(Kind::Invalidate, flags).with(Slot::Key, command.key).with(Slot::Length, command.immediate)
+        }
     }
 }
 
