@@ -109,12 +109,7 @@ impl AddressVector {
     /// An empty vector.
     #[must_use]
     pub fn new(keyed: Keyed) -> AddressVector {
-        AddressVector {
-            entries: Vec::new(),
-            free: Vec::new(),
-            by_source: HashMap::with_hasher(keyed.clone()),
-            keyed,
-        }
+        AddressVector { entries: Vec::new(), free: Vec::new(), by_source: HashMap::with_hasher(keyed.clone()), keyed }
     }
 
     /// Names an endpoint; the same address gets the same name again, with the new MTU. `None` when there is no room.

@@ -16,5 +16,6 @@ pub mod command;
 pub mod event;
 pub mod hash;
 pub mod limits;
+pub mod matching;
 pub mod memory;
 pub mod time;
