@@ -17,6 +17,7 @@ pub mod engine;
 pub mod event;
 pub mod hash;
 pub mod limits;
+pub mod matching;
 pub mod memory;
 pub mod packet;
 mod random;
