@@ -29,7 +29,13 @@ struct AnswerIn<'a> {
 
 impl<M: Memory> Engine<M> {
     /// Takes an answer. It changes nothing unless it fits a request that is under way (P-3.3).
-    pub(super) fn handle_answer(&mut self, arrived: &Arrived, decoded: &Decoded, reliability: &Reliability, payload: &[u8]) {
+    pub(super) fn handle_answer(
+        &mut self,
+        arrived: &Arrived,
+        decoded: &Decoded,
+        reliability: &Reliability,
+        payload: &[u8],
+    ) {
         let command = &decoded.command;
         let answer = AnswerIn { now: arrived.now, from: arrived.from, decoded, reliability, payload };
         let Some(index) = self.tracker_of_answer(&answer) else {
@@ -57,6 +63,8 @@ impl<M: Memory> Engine<M> {
         let tracker = self.trackers.get(index)?;
         let epoch = answer.decoded.command.slot(Slot::Argument3) as u32;
         let mine = epoch == self.epoch && tracker.ticket == answer.reliability.ticket;
+        #[cfg(feature = "plant")]
+        let mine = mine || self.config.plant == Some(super::Plant::SkipRefusedTicketCheck);
         mine.then_some(index)
     }
 
@@ -70,7 +78,10 @@ impl<M: Memory> Engine<M> {
         // A packet that waits to be sent under a new ticket has no name that could be answered.
         let sent_once = sent.first_sent != Time::NEVER;
         let ends = command.source() as u32 == entry.to.endpoint && command.queue() as u32 == entry.source;
-        (sent.handle == answer.reliability.handle && ends && sent_once).then_some(psn)
+        let fits = sent.handle == answer.reliability.handle && ends && sent_once;
+        #[cfg(feature = "plant")]
+        let fits = fits || self.config.plant == Some(super::Plant::SkipHandleCheck);
+        fits.then_some(psn)
     }
 
     fn on_acknowledge(&mut self, answer: &AnswerIn<'_>, index: u32) {
@@ -303,7 +314,8 @@ impl<M: Memory> Engine<M> {
         let command = &answer.decoded.command;
         let Some(tracker) = self.trackers.get_mut(index) else { return };
         let echo = command.slot(Slot::Argument1) as u32;
-        let fits = tracker.probe.is_some_and(|(_, sent)| sent == echo) && tracker.probe_count == answer.reliability.handle;
+        let fits =
+            tracker.probe.is_some_and(|(_, sent)| sent == echo) && tracker.probe_count == answer.reliability.handle;
         if !fits {
             self.statistics.dropped_late += 1;
             return;
