@@ -124,6 +124,7 @@ impl<M: Memory> Engine<M> {
             packets: 0,
             accepted: false,
             rendezvous: 0,
+            fetched: false,
             ordered: false,
             failure: None,
             purpose,
@@ -275,7 +276,8 @@ impl<M: Memory> Engine<M> {
         if command.local != LocalKey::NONE {
             self.memory.release(command.local);
         }
-        if matches!(command.operation, Operation::FetchAtomic | Operation::CompareAtomic) {
+        let fetches = matches!(command.operation, Operation::FetchAtomic | Operation::CompareAtomic);
+        if fetches && command.results() != command.local {
             self.memory.release(command.results());
         }
     }
@@ -346,7 +348,8 @@ impl<M: Memory> Engine<M> {
                 Phase::Started => {
                     entry.packets == 1 && !entry.accepted && self.trackers.get(entry.tracker).is_some_and(waits)
                 }
-                Phase::AwaitDone => false,
+                // Nothing of it has left; an empty one may have been taken without asking.
+                Phase::AwaitDone => !entry.fetched && entry.command.length > 0,
             }
         });
         let Some(handle) = cancellable.min_by_key(|(_, entry)| self.number.wrapping_sub(entry.number)).map(|(h, _)| h)
