@@ -31,7 +31,8 @@ pub struct Posted<T> {
     wild: Vec<Class>,
     /// Receives in `wild` and `listed`. While it is 0, a message looks into one table.
     wild_len: usize,
-    /// Receives of further kinds, in order of posting. They are searched one by one.
+    /// Receives of further kinds, in order of posting. They are searched one by one, and removed at a cost that grows with
+    /// their number: more kinds at a time than tables are for programs that no one has seen.
     listed: Vec<Listed>,
 }
 
@@ -65,10 +66,11 @@ impl<T> Posted<T> {
         let kind = Kind::of(source, ignore);
         let key = kind.key(source.unwrap_or(SourceId(0)), tag);
         let class = if kind == Kind::EXACT { EXACT } else { self.class_for(kind) };
-        let id = self.slab.insert(key, class, item)?;
+        let hash = key.hash(&self.keyed);
+        let id = self.slab.insert(key, hash, class, item)?;
         self.wild_len += usize::from(class != EXACT);
         match table(&mut self.exact, &mut self.wild, class) {
-            Some(index) => index.append(&mut self.slab.nodes, &self.keyed, id.place),
+            Some(index) => index.append(&mut self.slab.nodes, key, hash, id.place),
             None => self.listed.push(Listed { id, kind }),
         }
         Ok(PostedId(id))
@@ -100,7 +102,7 @@ impl<T> Posted<T> {
         self.slab.node(id.0)?;
         let class = class_of(id.0.stamp);
         match table(&mut self.exact, &mut self.wild, class) {
-            Some(index) => index.remove(&mut self.slab.nodes, &self.keyed, id.0.place),
+            Some(index) => index.remove(&mut self.slab.nodes, id.0.place),
             None => {
                 if let Ok(at) = self.listed.binary_search_by_key(&id.0, |listed| listed.id) {
                     self.listed.remove(at);
@@ -113,7 +115,7 @@ impl<T> Posted<T> {
 
     /// The earliest receive that is wanted. Looks at all of them.
     pub fn find(&self, mut wanted: impl FnMut(&T) -> bool) -> Option<PostedId> {
-        self.slab.search(|_, item| wanted(item)).map(PostedId)
+        self.slab.search(|node| node.item.as_ref().is_some_and(&mut wanted)).map(PostedId)
     }
 
     /// The receives in order of posting. The order is made for the purpose, with memory of its own: this is for

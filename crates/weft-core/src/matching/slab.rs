@@ -25,8 +25,7 @@ pub(super) struct EntryId {
 
 #[derive(Debug)]
 pub(super) struct Slab<T> {
-    pub(super) nodes: Vec<Node>,
-    items: Vec<Option<T>>,
+    pub(super) nodes: Vec<Node<T>>,
     /// Free places, linked by `next`. The last one freed is used first: it is still in the cache.
     free: u32,
     len: usize,
@@ -37,7 +36,7 @@ pub(super) struct Slab<T> {
 impl<T> Slab<T> {
     pub(super) fn new(capacity: usize) -> Slab<T> {
         let capacity = capacity.min(MATCH_ENTRIES_MAX);
-        Slab { nodes: Vec::new(), items: Vec::new(), free: NONE, len: 0, capacity, number: 0 }
+        Slab { nodes: Vec::new(), free: NONE, len: 0, capacity, number: 0 }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -57,38 +56,35 @@ impl<T> Slab<T> {
         self.len >= self.capacity
     }
 
-    pub(super) fn insert(&mut self, key: Key, class: u8, item: T) -> Result<EntryId, Full> {
+    #[inline]
+    pub(super) fn insert(&mut self, key: Key, hash: u64, class: u8, item: T) -> Result<EntryId, Full> {
         if self.is_full() {
             return Err(Full);
         }
         let stamp = self.number << CLASS_BITS | u64::from(class);
-        let place = match self.nodes.get_mut(self.free as usize) {
-            Some(node) => {
-                let place = core::mem::replace(&mut self.free, node.next);
-                *node = Node { key, stamp, previous: place, next: place };
-                *self.items.get_mut(place as usize).ok_or(Full)? = Some(item);
-                place
-            }
-            None => {
-                let place = self.nodes.len() as u32;
-                self.nodes.push(Node { key, stamp, previous: place, next: place });
-                self.items.push(Some(item));
-                place
-            }
-        };
         self.number += 1;
         self.len += 1;
+        let place = if let Some(node) = self.nodes.get_mut(self.free as usize) {
+            let place = core::mem::replace(&mut self.free, node.next);
+            *node = Node { key, hash, stamp, previous: place, next: place, item: Some(item) };
+            place
+        } else {
+            let place = self.nodes.len() as u32;
+            self.nodes.push(Node { key, hash, stamp, previous: place, next: place, item: Some(item) });
+            place
+        };
         Ok(EntryId { stamp, place })
     }
 
     /// Takes an entry out that is in no index any more.
+    #[inline]
     pub(super) fn remove(&mut self, id: EntryId) -> Option<T> {
         let node = self.nodes.get_mut(id.place as usize).filter(|node| node.stamp == id.stamp)?;
         node.stamp = VACANT;
         node.next = self.free;
         self.free = id.place;
         self.len -= 1;
-        self.items.get_mut(id.place as usize)?.take()
+        node.item.take()
     }
 
     pub(super) fn id(&self, place: u32) -> Option<EntryId> {
@@ -96,41 +92,36 @@ impl<T> Slab<T> {
     }
 
     /// The entry's node; `None` once it is gone.
-    pub(super) fn node(&self, id: EntryId) -> Option<&Node> {
+    pub(super) fn node(&self, id: EntryId) -> Option<&Node<T>> {
         self.nodes.get(id.place as usize).filter(|node| node.stamp == id.stamp)
     }
 
     pub(super) fn get(&self, id: EntryId) -> Option<&T> {
-        self.node(id)?;
-        self.items.get(id.place as usize)?.as_ref()
+        self.node(id)?.item.as_ref()
     }
 
     pub(super) fn get_mut(&mut self, id: EntryId) -> Option<&mut T> {
-        self.node(id)?;
-        self.items.get_mut(id.place as usize)?.as_mut()
+        self.nodes.get_mut(id.place as usize).filter(|node| node.stamp == id.stamp)?.item.as_mut()
     }
 
     /// The entries by place.
-    pub(super) fn used(&self) -> impl Iterator<Item = (EntryId, &Node, &T)> {
-        self.nodes
-            .iter()
-            .zip(&self.items)
-            .zip(0..)
-            .filter_map(|((node, item), place)| Some((EntryId { stamp: node.stamp, place }, node, item.as_ref()?)))
+    fn used(&self) -> impl Iterator<Item = (EntryId, &Node<T>)> {
+        let places = self.nodes.iter().zip(0..).filter(|(node, _)| node.stamp != VACANT);
+        places.map(|(node, place)| (EntryId { stamp: node.stamp, place }, node))
     }
 
     /// The ids in order of arrival. They are sorted for it: the order costs nothing while nobody asks.
     pub(super) fn in_order(&self) -> Vec<EntryId> {
-        let mut ids: Vec<EntryId> = self.used().map(|(id, _, _)| id).collect();
+        let mut ids: Vec<EntryId> = self.used().map(|(id, _)| id).collect();
         ids.sort_unstable();
         ids
     }
 
     /// The earliest entry that is wanted, by a look at every place.
-    pub(super) fn search(&self, mut wanted: impl FnMut(&Node, &T) -> bool) -> Option<EntryId> {
+    pub(super) fn search(&self, mut wanted: impl FnMut(&Node<T>) -> bool) -> Option<EntryId> {
         let mut first: Option<EntryId> = None;
-        for (id, node, item) in self.used() {
-            if first.is_none_or(|first| id < first) && wanted(node, item) {
+        for (id, node) in self.used() {
+            if first.is_none_or(|first| id < first) && wanted(node) {
                 first = Some(id);
             }
         }
@@ -144,7 +135,7 @@ impl<T> Slab<T> {
         let mut place = self.free;
         while let Some(node) = self.nodes.get(place as usize) {
             assert_eq!(node.stamp, VACANT);
-            assert!(self.items[place as usize].is_none());
+            assert!(node.item.is_none());
             free += 1;
             place = node.next;
         }

@@ -102,7 +102,9 @@ fn run_posted(steps: &[Step]) {
             }
             _ => {}
         }
-        posted.check();
+        if item % 8 == 0 {
+            posted.check();
+        }
     }
     assert!(posted.iter().map(|(id, item)| (id, *item)).eq(plain.iter().map(|entry| (entry.id, entry.item))));
     for entry in plain {
@@ -149,7 +151,9 @@ fn run_unexpected(steps: &[Step]) {
             }
             _ => {}
         }
-        unexpected.check();
+        if item % 8 == 0 {
+            unexpected.check();
+        }
     }
     assert!(unexpected.iter().map(|(id, item)| (id, *item)).eq(plain.iter().map(|entry| (entry.id, entry.item))));
     for entry in plain {

@@ -35,12 +35,13 @@ struct View {
     in_use: bool,
     index: Index,
     /// One for each place of the slab; those of free places are stale.
-    nodes: Vec<Node>,
+    nodes: Vec<Node<()>>,
     /// Messages that had arrived when it was last asked.
     asked: u64,
 }
 
-const STALE: Node = Node { key: Key { source: 0, tag: 0 }, stamp: VACANT, previous: 0, next: 0 };
+const STALE: Node<()> =
+    Node { key: Key { source: 0, tag: 0 }, hash: 0, stamp: VACANT, previous: 0, next: 0, item: None };
 
 impl View {
     fn append(&mut self, keyed: &Keyed, id: EntryId, key: Key) {
@@ -48,10 +49,12 @@ impl View {
         if self.nodes.len() <= place {
             self.nodes.resize(place + 1, STALE);
         }
+        let key = self.kind.key(SourceId(key.source), key.tag);
+        let hash = key.hash(keyed);
         if let Some(node) = self.nodes.get_mut(place) {
-            *node = Node { key: self.kind.key(SourceId(key.source), key.tag), stamp: id.stamp, ..STALE };
+            *node = Node { key, hash, stamp: id.stamp, previous: id.place, next: id.place, item: None };
         }
-        self.index.append(&mut self.nodes, keyed, id.place);
+        self.index.append(&mut self.nodes, key, hash, id.place);
     }
 }
 
@@ -67,8 +70,9 @@ impl<T> Unexpected<T> {
     /// Puts a message behind all others.
     pub fn push(&mut self, source: SourceId, tag: u64, item: T) -> Result<UnexpectedId, Full> {
         let key = Kind::EXACT.key(source, tag);
-        let id = self.slab.insert(key, 0, item)?;
-        self.exact.append(&mut self.slab.nodes, &self.keyed, id.place);
+        let hash = key.hash(&self.keyed);
+        let id = self.slab.insert(key, hash, 0, item)?;
+        self.exact.append(&mut self.slab.nodes, key, hash, id.place);
         if self.views_len > 0 {
             self.push_to_views(id, key);
         }
@@ -90,8 +94,8 @@ impl<T> Unexpected<T> {
             let view = self.views.get(view)?;
             view.index.first(&view.nodes, &self.keyed, key)
         } else {
-            let matches = |node: &Node| kind.key(SourceId(node.key.source), node.key.tag) == key;
-            return self.slab.search(|node, _| matches(node)).map(UnexpectedId);
+            let matches = |node: &Node<T>| kind.key(SourceId(node.key.source), node.key.tag) == key;
+            return self.slab.search(matches).map(UnexpectedId);
         };
         place.and_then(|place| self.slab.id(place)).map(UnexpectedId)
     }
@@ -110,10 +114,10 @@ impl<T> Unexpected<T> {
     /// Takes a message out; `None` when it is gone already.
     pub fn remove(&mut self, id: UnexpectedId) -> Option<T> {
         self.slab.node(id.0)?;
-        self.exact.remove(&mut self.slab.nodes, &self.keyed, id.0.place);
+        self.exact.remove(&mut self.slab.nodes, id.0.place);
         if self.views_len > 0 {
             for view in self.views.iter_mut().filter(|view| view.in_use) {
-                view.index.remove(&mut view.nodes, &self.keyed, id.0.place);
+                view.index.remove(&mut view.nodes, id.0.place);
             }
         }
         self.slab.remove(id.0)
@@ -121,7 +125,7 @@ impl<T> Unexpected<T> {
 
     /// The earliest message that is wanted. Looks at all of them.
     pub fn find(&self, mut wanted: impl FnMut(&T) -> bool) -> Option<UnexpectedId> {
-        self.slab.search(|_, item| wanted(item)).map(UnexpectedId)
+        self.slab.search(|node| node.item.as_ref().is_some_and(&mut wanted)).map(UnexpectedId)
     }
 
     /// The messages in order of arrival. The order is made for the purpose, with memory of its own: this is for closing

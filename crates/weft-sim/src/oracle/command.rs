@@ -29,14 +29,14 @@ impl Oracle {
         if kind != completion.kind {
             return Err(judge.says("completion of another kind", completion));
         }
-        if record.posted.is_none() || record.outcome.is_some() {
-            return Err(judge.says("completed twice", completion));
-        }
         // The caller's copy is in the engine's hands; what comes later is a failure, or the buffer without a word.
         if record.operation.is_injected() && completion.result.is_ok() && !record.injected {
             record.injected = true;
             let early = completion.local == LocalKey::NONE;
             return if early { Ok(None) } else { Err(judge.says("another buffer came back", completion)) };
+        }
+        if record.posted.is_none() || record.outcome.is_some() {
+            return Err(judge.says("completed twice", completion));
         }
         if (record.injected || record.operation.qualities().silent) && completion.result.is_ok() {
             return Err(judge.says("a silent success was reported", completion));
