@@ -124,7 +124,9 @@ impl Oracle {
             Failure::Cancelled => record.cancelled,
             Failure::OutcomeUnknown => self.may_give_up,
             Failure::AccessRefused => mistaken || self.restarts,
-            Failure::LengthError => self.short_receives && matches!(record.operation.what, What::Send { .. }),
+            Failure::LengthError | Failure::Aborted => {
+                self.short_receives && matches!(record.operation.what, What::Send { .. })
+            }
             Failure::NoSuchEndpoint => self.restarts,
             Failure::Closed => self.closing,
             _ => false,

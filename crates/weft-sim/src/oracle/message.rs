@@ -31,7 +31,7 @@ impl Oracle {
         }
         let (given, place) = (record.given, record.operation.place);
         let (incarnation, cancelled) = (record.start.1, record.cancelled);
-        let stays = multi.is_some() && completion.local == LocalKey::NONE && completion.result.is_ok();
+        let stays = multi.is_some() && completion.local == LocalKey::NONE;
         let base = given.lead + if multi.is_some() { completion.offset } else { 0 };
         let length = completion.length.min(room);
         let content = if stays {
@@ -60,9 +60,8 @@ impl Oracle {
             Err(Failure::Closed) if self.closing => return Ok(()),
             Err(Failure::Truncated) if self.short_receives && multi.is_none() && completion.length > room => {}
             // A message whose sender went away in the middle.
-            Err(Failure::OutcomeUnknown | Failure::Aborted | Failure::AccessRefused) if self.may_give_up => {
-                return Ok(());
-            }
+            Err(Failure::OutcomeUnknown | Failure::Aborted) if self.may_give_up => return Ok(()),
+            Err(Failure::AccessRefused | Failure::NoSuchEndpoint) if self.may_give_up => return Ok(()),
             Err(_) => return Err(judge.says("a receive failed without cause", completion)),
         }
         if released {
