@@ -1,1 +1,27 @@
 //! Memory of the process: buffers of operations, and regions that peers may reach.
+//!
+//! Read [`HostMemory`] first: it is what the engine sees as [`weft_core::memory::Memory`]. A user's operation works on
+//! a [`Buffer`], which is attached while the operation is under way and taken back when it is done. Memory that peers
+//! can reach is a [`MemoryRegion`], registered under a key.
+//!
+//! This is an unsafe room. What holds everywhere in it: memory that a peer or another thread can write is never seen
+//! through a reference, only through [`copy`](mod@copy), [`crc`] and atomics, which take raw pointers; and every access
+//! is checked against the tables of [`HostMemory`] at the time it is made.
+
+mod atomic;
+mod buffer;
+pub mod copy;
+pub mod crc;
+mod host;
+mod keys;
+pub mod limits;
+mod region;
+mod segment;
+#[cfg(test)]
+mod tests;
+
+pub use buffer::Buffer;
+pub use crc::crc32c;
+pub use host::{AttachError, HostMemory};
+pub use region::{Addressing, MemoryRegion, Region, RegisterError};
+pub use segment::Segment;

@@ -1,0 +1,196 @@
+//! Atomic updates of memory that others use at the same time.
+//!
+//! Elements of up to 8 bytes are updated with atomic instructions: one where the processor has it, a compare-exchange
+//! loop around [`weft_core::atomic::apply`] otherwise. They are atomic to everything else that uses atomic instructions
+//! on the same memory. Elements of 16 bytes are updated under one lock of the process: they are atomic to each other,
+//! but who reads such an element without an atomic operation may see one half new and the other old.
+
+use std::sync::atomic::{
+    AtomicI8, AtomicI16, AtomicI32, AtomicI64, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering,
+};
+use std::sync::{Mutex, PoisonError};
+
+use weft_core::atomic::{AtomicClass, AtomicOperation, Datatype, Kind, apply};
+use weft_core::memory::Fault;
+
+/// Where 16-byte elements wait for each other.
+static WIDE: Mutex<()> = Mutex::new(());
+
+/// The bytes of a call: packed little-endian elements.
+pub(crate) struct Values<'a> {
+    pub(crate) operands: &'a [u8],
+    pub(crate) compares: &'a [u8],
+    /// Filled with the values from before, unless it is empty.
+    pub(crate) results: &'a mut [u8],
+}
+
+/// Updates `length` bytes of elements at `pointer`.
+///
+/// # Safety
+/// The caller sees to it that `length` bytes at `pointer` may be read and written, and that nobody accesses them
+/// through references meanwhile.
+pub(crate) unsafe fn update(
+    pointer: *mut u8,
+    length: usize,
+    operation: AtomicOperation,
+    datatype: Datatype,
+    values: Values<'_>,
+) -> Result<(), Fault> {
+    let fits = |bytes: &[u8], needed: bool| bytes.len() == length || (!needed && bytes.is_empty());
+    if !length.is_multiple_of(datatype.bytes())
+        || !fits(values.operands, operation != AtomicOperation::Read)
+        || !fits(values.compares, operation.is_of(AtomicClass::Compare))
+        || !fits(values.results, false)
+    {
+        return Err(Fault::OutOfBounds);
+    }
+    if !operation.is_done_on(datatype) {
+        return Err(Fault::NotSupported);
+    }
+    if !pointer.addr().is_multiple_of(datatype.alignment()) {
+        return Err(Fault::Misaligned);
+    }
+    // SAFETY: the caller vouches for the memory, and alignment and lengths were checked above.
+    unsafe {
+        match datatype.bytes() {
+            1 => each(pointer, length, operation, datatype, values, update_1),
+            2 => each(pointer, length, operation, datatype, values, update_2),
+            4 => each(pointer, length, operation, datatype, values, update_4),
+            8 => each(pointer, length, operation, datatype, values, update_8),
+            16 => each(pointer, length, operation, datatype, values, update_16),
+            _ => Err(Fault::NotSupported),
+        }
+    }
+}
+
+/// Updates one element; gives the value from before.
+type UpdateOne<const N: usize> =
+    unsafe fn(*mut u8, AtomicOperation, Datatype, operand: [u8; N], compare: [u8; N]) -> Result<[u8; N], Fault>;
+
+/// # Safety
+/// As [`update`]; `pointer` is aligned for elements of `N` bytes.
+unsafe fn each<const N: usize>(
+    pointer: *mut u8,
+    length: usize,
+    operation: AtomicOperation,
+    datatype: Datatype,
+    values: Values<'_>,
+    update_one: UpdateOne<N>,
+) -> Result<(), Fault> {
+    let (operands, _) = values.operands.as_chunks::<N>();
+    let (compares, _) = values.compares.as_chunks::<N>();
+    let (results, _) = values.results.as_chunks_mut::<N>();
+    for i in 0..length / N {
+        let element = |of: &[[u8; N]]| of.get(i).copied().unwrap_or([0; N]);
+        // SAFETY: element `i` is within `length` bytes, and aligned as the first one is.
+        let old = unsafe {
+            let element_pointer = pointer.add(i * N);
+            update_one(element_pointer, operation, datatype, element(operands), element(compares))?
+        };
+        if let Some(result) = results.get_mut(i) {
+            *result = old;
+        }
+    }
+    Ok(())
+}
+
+macro_rules! widths {
+    ($($name:ident $bytes:literal $unsigned:ident $signed:ident $atomic:ident $atomic_signed:ident;)*) => {$(
+        /// # Safety
+        /// `pointer` is aligned, and its bytes may be read and written, but not through references meanwhile.
+        unsafe fn $name(
+            pointer: *mut u8,
+            operation: AtomicOperation,
+            datatype: Datatype,
+            operand_bytes: [u8; $bytes],
+            compare_bytes: [u8; $bytes],
+        ) -> Result<[u8; $bytes], Fault> {
+            const ORDER: Ordering = Ordering::AcqRel;
+            // SAFETY: the caller vouches for alignment and access.
+            let (element, signed) = unsafe {
+                ($atomic::from_ptr(pointer.cast()), $atomic_signed::from_ptr(pointer.cast()))
+            };
+            let operand = $unsigned::from_le_bytes(operand_bytes);
+            let old = match (operation, datatype.kind()) {
+                (AtomicOperation::Read, _) => element.load(Ordering::Acquire),
+                (AtomicOperation::Write, _) => element.swap(operand, ORDER),
+                (AtomicOperation::Sum, Kind::Signed | Kind::Unsigned) => element.fetch_add(operand, ORDER),
+                (AtomicOperation::Difference, Kind::Signed | Kind::Unsigned) => element.fetch_sub(operand, ORDER),
+                (AtomicOperation::BitwiseOr, _) => element.fetch_or(operand, ORDER),
+                (AtomicOperation::BitwiseAnd, _) => element.fetch_and(operand, ORDER),
+                (AtomicOperation::BitwiseXor, _) => element.fetch_xor(operand, ORDER),
+                (AtomicOperation::Minimum, Kind::Unsigned) => element.fetch_min(operand, ORDER),
+                (AtomicOperation::Maximum, Kind::Unsigned) => element.fetch_max(operand, ORDER),
+                (AtomicOperation::Minimum, Kind::Signed) => {
+                    signed.fetch_min(operand.cast_signed(), ORDER).cast_unsigned()
+                }
+                (AtomicOperation::Maximum, Kind::Signed) => {
+                    signed.fetch_max(operand.cast_signed(), ORDER).cast_unsigned()
+                }
+                (AtomicOperation::SwapIfEqual, Kind::Signed | Kind::Unsigned) => {
+                    let compare = $unsigned::from_le_bytes(compare_bytes);
+                    match element.compare_exchange(compare, operand, ORDER, Ordering::Acquire) {
+                        Ok(old) | Err(old) => old,
+                    }
+                }
+                _ => {
+                    let mut old = element.load(Ordering::Acquire);
+                    loop {
+                        let mut new = [0; $bytes];
+                        let old_bytes = old.to_le_bytes();
+                        apply(operation, datatype, &old_bytes, &operand_bytes, &compare_bytes, &mut new)?;
+                        let new = $unsigned::from_le_bytes(new);
+                        match element.compare_exchange_weak(old, new, ORDER, Ordering::Acquire) {
+                            Ok(old) => break old,
+                            Err(current) => old = current,
+                        }
+                    }
+                }
+            };
+            Ok(old.to_le_bytes())
+        }
+    )*};
+}
+widths! {
+    update_1 1 u8 i8 AtomicU8 AtomicI8;
+    update_2 2 u16 i16 AtomicU16 AtomicI16;
+    update_4 4 u32 i32 AtomicU32 AtomicI32;
+    update_8 8 u64 i64 AtomicU64 AtomicI64;
+}
+
+/// # Safety
+/// `pointer` is aligned to 16 bytes, which may be read and written, but not through references meanwhile.
+unsafe fn update_16(
+    pointer: *mut u8,
+    operation: AtomicOperation,
+    datatype: Datatype,
+    operand: [u8; 16],
+    compare: [u8; 16],
+) -> Result<[u8; 16], Fault> {
+    // SAFETY: the caller vouches for alignment and access to both halves.
+    let halves = unsafe { [AtomicU64::from_ptr(pointer.cast()), AtomicU64::from_ptr(pointer.add(8).cast())] };
+    let _guard = WIDE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut old = [0; 16];
+    for (bytes, half) in old.chunks_exact_mut(8).zip(halves) {
+        bytes.copy_from_slice(&half.load(Ordering::Acquire).to_ne_bytes());
+    }
+    if cfg!(target_endian = "big") {
+        to_memory_order(&mut old, datatype);
+    }
+    let mut new = [0; 16];
+    apply(operation, datatype, &old, &operand, &compare, &mut new)?;
+    if cfg!(target_endian = "big") {
+        to_memory_order(&mut new, datatype);
+    }
+    let (words, _) = new.as_chunks::<8>();
+    for (bytes, half) in words.iter().zip(halves) {
+        half.store(u64::from_ne_bytes(*bytes), Ordering::Release);
+    }
+    Ok(old)
+}
+
+/// Between little-endian elements and a big-endian memory: reverses each number.
+fn to_memory_order(element: &mut [u8; 16], datatype: Datatype) {
+    let number = if datatype.kind() == Kind::Complex { 8 } else { 16 };
+    element.chunks_exact_mut(number).for_each(<[u8]>::reverse);
+}

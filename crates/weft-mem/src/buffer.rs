@@ -1,0 +1,294 @@
+//! Buffers of the user's operations.
+//!
+//! A [`Buffer`] owns its memory, or has it lent by contract ([`Buffer::from_raw`]), and knows whether it may be written.
+//! Its bytes lie in one piece or in many. It goes into [`HostMemory`](crate::HostMemory) while an operation is under way
+//! and comes out whole.
+
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use weft_core::memory::Fault;
+
+use crate::copy;
+use crate::region::MemoryRegion;
+
+/// Memory that an operation sends from or receives into.
+pub struct Buffer {
+    /// The only piece, or nothing when there are many.
+    pointer: NonNull<u8>,
+    /// Bytes of all pieces.
+    length: usize,
+    writable: bool,
+    owner: Owner,
+}
+
+/// Whose memory it is. What is owned here is not touched but through `pointer` while the buffer lives.
+enum Owner {
+    /// The caller's, or static.
+    Lent,
+    /// Of a vector or box: a vector keeps its memory where it is when it is moved.
+    Vec(Vec<u8>),
+    /// A copy, in a vector that is used again for the next copy.
+    Inline(Vec<u8>),
+    Shared(Arc<[u8]>),
+    Region(MemoryRegion),
+    List(Box<List>),
+}
+
+struct List {
+    pieces: Vec<Piece>,
+    buffers: Vec<Buffer>,
+}
+
+/// One of several pieces.
+#[derive(Clone, Copy)]
+struct Piece {
+    /// Where in the buffer it begins.
+    start: usize,
+    pointer: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: the memory is owned by the buffer, is shared and read only, or is lent under the contract of `from_raw`, which
+// permits every thread.
+unsafe impl Send for Buffer {}
+// SAFETY: a shared reference to a buffer gives no way to write it.
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    fn one(pointer: *mut u8, length: usize, writable: bool, owner: Owner) -> Buffer {
+        Buffer { pointer: NonNull::new(pointer).unwrap_or(NonNull::dangling()), length, writable, owner }
+    }
+
+    /// A copy of `bytes`. [`HostMemory::attach_inline`](crate::HostMemory::attach_inline) does it without allocating.
+    #[must_use]
+    pub fn inline(bytes: &[u8]) -> Buffer {
+        Buffer::inline_from(Vec::with_capacity(bytes.len()), bytes)
+    }
+
+    /// A copy of `bytes` in a vector that was used before.
+    pub(crate) fn inline_from(mut vec: Vec<u8>, bytes: &[u8]) -> Buffer {
+        vec.clear();
+        vec.extend_from_slice(bytes);
+        Buffer::one(vec.as_mut_ptr(), vec.len(), false, Owner::Inline(vec))
+    }
+
+    /// `length` bytes of a region from `offset`, which keep it alive. Writable if the region is.
+    pub fn from_region(region: &MemoryRegion, offset: usize, length: usize) -> Result<Buffer, Fault> {
+        let pointer = region.range(offset, length)?;
+        Ok(Buffer::one(pointer, length, region.is_writable(), Owner::Region(region.clone())))
+    }
+
+    /// Memory of the caller, to be written and read.
+    ///
+    /// # Safety
+    /// Until the buffer is dropped (for an attached one: until its operation's completion was read and it was taken or
+    /// released) the `length` bytes at `pointer` must be mapped for reading and writing, and no reference of Rust to
+    /// them may be in use when the operation writes there.
+    #[must_use]
+    #[inline]
+    pub unsafe fn from_raw(pointer: *mut u8, length: usize) -> Buffer {
+        Buffer::one(pointer, length, true, Owner::Lent)
+    }
+
+    /// Memory of the caller, to be read only.
+    ///
+    /// # Safety
+    /// As [`Buffer::from_raw`], but the memory need not be writable.
+    #[must_use]
+    #[inline]
+    pub unsafe fn from_raw_read_only(pointer: *const u8, length: usize) -> Buffer {
+        Buffer::one(pointer.cast_mut(), length, false, Owner::Lent)
+    }
+
+    /// Pieces of memory of the caller, one behind the other.
+    ///
+    /// # Safety
+    /// For each piece, as [`Buffer::from_raw`]; if not `writable`, they need only be readable.
+    #[must_use]
+    pub unsafe fn from_raw_parts(parts: impl IntoIterator<Item = (*mut u8, usize)>, writable: bool) -> Buffer {
+        let mut list = Pieces::default();
+        for (pointer, length) in parts {
+            list.push(NonNull::new(pointer).unwrap_or(NonNull::dangling()), length);
+        }
+        list.into_buffer(Vec::new(), writable)
+    }
+
+    /// Bytes.
+    #[must_use]
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether it has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// Whether an operation may write into it. Lists are writable when all their parts are.
+    #[must_use]
+    #[inline]
+    pub fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    /// The vector, box or copy that the buffer was made of, without copying; other buffers come back as they are.
+    pub fn into_vec(self) -> Result<Vec<u8>, Buffer> {
+        match self.owner {
+            Owner::Vec(vec) | Owner::Inline(vec) => Ok(vec),
+            owner => Err(Buffer { owner, ..self }),
+        }
+    }
+
+    /// The box that the buffer was made of, without copying; other buffers come back as they are.
+    pub fn into_boxed_slice(self) -> Result<Box<[u8]>, Buffer> {
+        self.into_vec().map(Vec::into_boxed_slice)
+    }
+
+    /// The shared bytes that the buffer was made of; other buffers come back as they are.
+    pub fn into_shared(self) -> Result<Arc<[u8]>, Buffer> {
+        match self.owner {
+            Owner::Shared(bytes) => Ok(bytes),
+            owner => Err(Buffer { owner, ..self }),
+        }
+    }
+
+    /// The region that the buffer is a part of; other buffers come back as they are.
+    pub fn into_region(self) -> Result<MemoryRegion, Buffer> {
+        match self.owner {
+            Owner::Region(region) => Ok(region),
+            owner => Err(Buffer { owner, ..self }),
+        }
+    }
+
+    /// The buffers that the list was made of; other buffers come back as they are.
+    pub fn into_list(self) -> Result<Vec<Buffer>, Buffer> {
+        match self.owner {
+            Owner::List(list) => Ok(list.buffers),
+            owner => Err(Buffer { owner, ..self }),
+        }
+    }
+
+    /// Copies its bytes from `offset` on, as many as `into` takes.
+    pub fn read(&self, mut offset: usize, mut into: &mut [u8]) -> Result<(), Fault> {
+        while !into.is_empty() {
+            let (pointer, available) = self.piece(offset).ok_or(Fault::OutOfBounds)?;
+            let length = available.min(into.len());
+            let (head, rest) = into.split_at_mut(length);
+            // SAFETY: `piece` gives bytes inside the buffer, and `head` is a place of its own.
+            unsafe { copy::copy(head.as_mut_ptr(), pointer, length) };
+            (into, offset) = (rest, offset + length);
+        }
+        Ok(())
+    }
+
+    /// The vector of a copy, for the next one.
+    pub(crate) fn into_recycled(self) -> Option<Vec<u8>> {
+        match self.owner {
+            Owner::Inline(vec) => Some(vec),
+            _ => None,
+        }
+    }
+
+    /// Where the byte at `offset` is, and how many (at least one) lie there in one piece. `None` at or past the end.
+    #[inline]
+    pub(crate) fn piece(&self, offset: usize) -> Option<(*mut u8, usize)> {
+        if offset >= self.length {
+            return None;
+        }
+        let Owner::List(list) = &self.owner else {
+            return Some((self.pointer.as_ptr().wrapping_add(offset), self.length - offset));
+        };
+        // The last piece that begins at or before it; there are no empty ones.
+        let index = list.pieces.partition_point(|piece| piece.start <= offset).checked_sub(1)?;
+        let piece = list.pieces.get(index)?;
+        let inside = offset - piece.start;
+        Some((piece.pointer.as_ptr().wrapping_add(inside), piece.length.checked_sub(inside)?))
+    }
+}
+
+/// Pieces being put together.
+#[derive(Default)]
+struct Pieces {
+    pieces: Vec<Piece>,
+    length: usize,
+}
+
+impl Pieces {
+    fn push(&mut self, pointer: NonNull<u8>, length: usize) {
+        // A sum past the address space can only be of pieces that overlap; what is past it is left out.
+        let length = length.min(usize::MAX - self.length);
+        if length > 0 {
+            self.pieces.push(Piece { start: self.length, pointer, length });
+            self.length += length;
+        }
+    }
+
+    fn into_buffer(self, buffers: Vec<Buffer>, writable: bool) -> Buffer {
+        let (pieces, length) = (self.pieces, self.length);
+        Buffer {
+            pointer: NonNull::dangling(),
+            length,
+            writable,
+            owner: Owner::List(Box::new(List { pieces, buffers })),
+        }
+    }
+}
+
+impl From<Vec<u8>> for Buffer {
+    #[inline]
+    fn from(mut vec: Vec<u8>) -> Buffer {
+        Buffer::one(vec.as_mut_ptr(), vec.len(), true, Owner::Vec(vec))
+    }
+}
+
+impl From<Box<[u8]>> for Buffer {
+    fn from(bytes: Box<[u8]>) -> Buffer {
+        Buffer::from(bytes.into_vec())
+    }
+}
+
+impl From<Arc<[u8]>> for Buffer {
+    fn from(bytes: Arc<[u8]>) -> Buffer {
+        Buffer::one(bytes.as_ptr().cast_mut(), bytes.len(), false, Owner::Shared(bytes))
+    }
+}
+
+impl From<&'static [u8]> for Buffer {
+    fn from(bytes: &'static [u8]) -> Buffer {
+        Buffer::one(bytes.as_ptr().cast_mut(), bytes.len(), false, Owner::Lent)
+    }
+}
+
+/// The buffers one behind the other.
+impl From<Vec<Buffer>> for Buffer {
+    fn from(buffers: Vec<Buffer>) -> Buffer {
+        let mut pieces = Pieces::default();
+        for buffer in &buffers {
+            match &buffer.owner {
+                Owner::List(list) => list.pieces.iter().for_each(|piece| pieces.push(piece.pointer, piece.length)),
+                _ => pieces.push(buffer.pointer, buffer.length),
+            }
+        }
+        let writable = buffers.iter().all(Buffer::is_writable);
+        pieces.into_buffer(buffers, writable)
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match &self.owner {
+            Owner::Lent => "lent",
+            Owner::Vec(_) => "owned",
+            Owner::Inline(_) => "copied",
+            Owner::Shared(_) => "shared",
+            Owner::Region(_) => "of a region",
+            Owner::List(_) => "in pieces",
+        };
+        let access = if self.writable { "" } else { ", read only" };
+        write!(f, "Buffer({} bytes {kind}{access})", self.length)
+    }
+}

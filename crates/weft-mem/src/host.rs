@@ -1,0 +1,324 @@
+//! The memory of this process, as the engine sees it.
+
+use std::fmt;
+use std::sync::atomic::{Ordering, fence};
+
+use weft_core::atomic::{AtomicCall, AtomicClass};
+use weft_core::memory::{Access, Fault, Granted, LocalKey, Memory};
+
+use crate::atomic::{self, Values};
+use crate::buffer::Buffer;
+use crate::keys::Keys;
+use crate::limits::{INJECT_MAX_BYTES, INJECT_POOL_MAX, LOCAL_BUFFERS_MAX, LOCAL_SLOT_BITS};
+use crate::region::{Addressing, MemoryRegion, Region, RegisterError};
+use crate::segment::Segment;
+use crate::{copy, crc};
+
+const LOCAL_SLOT_MASK: u32 = (1 << LOCAL_SLOT_BITS) - 1;
+const NO_SLOT: u32 = u32::MAX;
+/// In [`Granted::slot`]: the slot is one of the regions, not of the attached buffers.
+const REGION: u32 = 1 << 31;
+
+/// Buffers of the user's operations, and regions that peers may reach.
+///
+/// A node has one, and uses it under one lock, together with its engine: every access of a peer happens inside a call of
+/// [`Memory`], and a [`Segment`] borrows the whole. So when [`HostMemory::deregister`] or [`HostMemory::take`] returns,
+/// no access to that memory is under way, and none can come any more.
+#[derive(Debug)]
+pub struct HostMemory {
+    locals: Vec<LocalSlot>,
+    /// The slot that became free last.
+    free: u32,
+    keys: Keys,
+    /// Vectors for copies to come.
+    recycled: Vec<Vec<u8>>,
+}
+
+#[derive(Debug)]
+struct LocalSlot {
+    generation: u32,
+    /// Of a free slot: the one that became free before it.
+    next: u32,
+    buffer: Option<Buffer>,
+}
+
+impl Default for HostMemory {
+    fn default() -> HostMemory {
+        HostMemory::new()
+    }
+}
+
+impl HostMemory {
+    /// No buffers, no regions.
+    #[must_use]
+    pub fn new() -> HostMemory {
+        HostMemory { locals: Vec::new(), free: NO_SLOT, keys: Keys::new(), recycled: Vec::new() }
+    }
+
+    /// Holds a buffer while an operation uses it.
+    #[inline]
+    pub fn attach(&mut self, buffer: Buffer) -> Result<LocalKey, AttachError> {
+        let index = self.free;
+        if let Some(slot) = self.locals.get_mut(index as usize) {
+            self.free = slot.next;
+            slot.buffer = Some(buffer);
+            return Ok(local_key(index, slot.generation));
+        }
+        self.attach_new(buffer)
+    }
+
+    #[cold]
+    fn attach_new(&mut self, buffer: Buffer) -> Result<LocalKey, AttachError> {
+        if self.locals.len() >= LOCAL_BUFFERS_MAX {
+            return Err(AttachError::TooMany(buffer));
+        }
+        self.locals.push(LocalSlot { generation: 0, next: NO_SLOT, buffer: Some(buffer) });
+        Ok(local_key(self.locals.len() as u32 - 1, 0))
+    }
+
+    /// Attaches a copy of at most [`INJECT_MAX_BYTES`] bytes. The copy's memory is used again after
+    /// [`Memory::release`].
+    pub fn attach_inline(&mut self, bytes: &[u8]) -> Result<LocalKey, AttachError> {
+        if bytes.len() > INJECT_MAX_BYTES {
+            return Err(AttachError::TooLong { length: bytes.len() });
+        }
+        let vec = self.recycled.pop().unwrap_or_else(|| Vec::with_capacity(INJECT_MAX_BYTES));
+        self.attach(Buffer::inline_from(vec, bytes))
+    }
+
+    /// Gives an attached buffer back; the key is void from now on. `None`: it was void before.
+    #[inline]
+    pub fn take(&mut self, key: LocalKey) -> Option<Buffer> {
+        let index = key.0 & LOCAL_SLOT_MASK;
+        let slot = self.locals.get_mut(index as usize)?;
+        if local_key(index, slot.generation) != key {
+            return None;
+        }
+        let buffer = slot.buffer.take()?;
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.next = self.free;
+        self.free = index;
+        Some(buffer)
+    }
+
+    /// Whether operations may write into an attached buffer. `None`: there is none of this key.
+    #[must_use]
+    pub fn is_writable(&self, key: LocalKey) -> Option<bool> {
+        Some(self.attached(key)?.1.is_writable())
+    }
+
+    /// Lets peers reach memory, under a new key that cannot be guessed. The memory lives at least as long as the
+    /// registration, and can be registered more than once.
+    pub fn register(
+        &mut self,
+        memory: &MemoryRegion,
+        access: Access,
+        addressing: Addressing,
+    ) -> Result<Region, RegisterError> {
+        self.keys.insert(memory.clone(), access, addressing)
+    }
+
+    /// Ends a registration. No peer reaches the memory by this key once this returns; other registrations of the same
+    /// memory are untouched.
+    pub fn deregister(&mut self, key: u64) -> Result<(), Fault> {
+        self.keys.remove(key).map(|_| ())
+    }
+
+    /// Registrations that hold.
+    #[must_use]
+    pub fn regions(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// A piece as the system's calls take it, to be sent from where it is.
+    #[inline]
+    pub fn segment(&self, of: Granted) -> Result<Segment<'_>, Fault> {
+        let pointer = self.resolve(of, Access::REMOTE_READ)?;
+        Ok(Segment::new(pointer, of.length as usize))
+    }
+
+    #[inline]
+    fn attached(&self, key: LocalKey) -> Option<(u32, &Buffer, u32)> {
+        let index = key.0 & LOCAL_SLOT_MASK;
+        let slot = self.locals.get(index as usize)?;
+        if local_key(index, slot.generation) != key {
+            return None;
+        }
+        Some((index, slot.buffer.as_ref()?, slot.generation))
+    }
+
+    /// Where a granted piece is, if it still is, lies in one piece, and has the right. Rights of peers are those of a
+    /// region; attached buffers can be read, and written too if they are writable.
+    #[inline]
+    fn resolve(&self, granted: Granted, access: Access) -> Result<*mut u8, Fault> {
+        let (Ok(offset), Ok(length)) = (usize::try_from(granted.offset), usize::try_from(granted.length)) else {
+            return Err(Fault::OutOfBounds);
+        };
+        if granted.slot & REGION != 0 {
+            let entry = self.keys.at(granted.slot & !REGION, granted.generation)?;
+            if !entry.access.contains(access) {
+                return Err(Fault::Forbidden);
+            }
+            return entry.memory.range(offset, length);
+        }
+        let slot = self.locals.get(granted.slot as usize).ok_or(Fault::UnknownKey)?;
+        let buffer = match &slot.buffer {
+            Some(buffer) if slot.generation == granted.generation => buffer,
+            _ => return Err(Fault::UnknownKey),
+        };
+        if access.0 & !Access::REMOTE_READ.0 != 0 && !buffer.is_writable() {
+            return Err(Fault::Forbidden);
+        }
+        match buffer.piece(offset) {
+            Some((pointer, available)) if length <= available => Ok(pointer),
+            None if length == 0 && offset == buffer.len() => Ok(std::ptr::dangling_mut()),
+            _ => Err(Fault::OutOfBounds),
+        }
+    }
+}
+
+impl Memory for HostMemory {
+    fn local_length(&self, key: LocalKey) -> Option<u64> {
+        if key == LocalKey::NONE {
+            return None;
+        }
+        Some(self.attached(key)?.1.len() as u64)
+    }
+
+    fn local(&self, key: LocalKey, offset: u64, length: u64) -> Result<Granted, Fault> {
+        let (slot, buffer, generation) = self.attached(key).ok_or(Fault::UnknownKey)?;
+        let end = offset.checked_add(length).ok_or(Fault::OutOfBounds)?;
+        if end > buffer.len() as u64 {
+            return Err(Fault::OutOfBounds);
+        }
+        // Inside the buffer, so it fits a usize.
+        let available = buffer.piece(offset as usize).map_or(0, |(_, available)| available as u64);
+        Ok(Granted { slot, generation, offset, length: length.min(available) })
+    }
+
+    fn remote(&self, key: u64, address: u64, length: u64, access: Access) -> Result<Granted, Fault> {
+        let (slot, generation, entry) = self.keys.find(key)?;
+        if !entry.access.contains(access) {
+            return Err(Fault::Forbidden);
+        }
+        // P-4.2: an address before the region, or a range past its end or around the address space, is refused.
+        let offset = address.checked_sub(entry.base).ok_or(Fault::OutOfBounds)?;
+        let end = offset.checked_add(length).ok_or(Fault::OutOfBounds)?;
+        if end > entry.memory.length() as u64 {
+            return Err(Fault::OutOfBounds);
+        }
+        Ok(Granted { slot: slot | REGION, generation, offset, length })
+    }
+
+    #[inline]
+    fn read(&self, from: Granted, into: &mut [u8]) -> Result<(), Fault> {
+        let pointer = self.resolve(from, Access::REMOTE_READ)?;
+        if from.length != into.len() as u64 {
+            return Err(Fault::OutOfBounds);
+        }
+        // SAFETY: `resolve` checked that this many bytes are there; `into` is a place of its own, as registered memory
+        // is never seen through references.
+        unsafe { copy::copy(into.as_mut_ptr(), pointer, into.len()) };
+        Ok(())
+    }
+
+    #[inline]
+    fn write(&mut self, to: Granted, bytes: &[u8]) -> Result<(), Fault> {
+        let pointer = self.resolve(to, Access::REMOTE_WRITE)?;
+        if to.length != bytes.len() as u64 {
+            return Err(Fault::OutOfBounds);
+        }
+        // SAFETY: `resolve` checked that this many bytes are there and may be written; `bytes` is another place.
+        unsafe { copy::copy(pointer, bytes.as_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    fn crc32c(&self, crc: u32, of: Granted) -> Result<u32, Fault> {
+        // The checksum of what a peer wrote tells it nothing new, so it needs no right to read (P-4.6).
+        let pointer = self.resolve(of, Access::NONE)?;
+        // SAFETY: `resolve` checked that this many bytes are there.
+        Ok(unsafe { crc::crc32c_raw(crc, pointer, of.length as usize) })
+    }
+
+    fn crc32c_bytes(&self, crc: u32, bytes: &[u8]) -> u32 {
+        crc::crc32c(crc, bytes)
+    }
+
+    fn atomic(
+        &mut self,
+        to: Granted,
+        call: AtomicCall,
+        operands: &[u8],
+        compares: &[u8],
+        results: &mut [u8],
+    ) -> Result<(), Fault> {
+        let (operation, datatype) = call.check(AtomicClass::Fetch).or_else(|_| call.check(AtomicClass::Compare))?;
+        let pointer = self.resolve(to, Access::REMOTE_ATOMIC)?;
+        let bytes = datatype.bytes() * usize::from(call.count);
+        if call.count == 0 || to.length != bytes as u64 {
+            return Err(Fault::OutOfBounds);
+        }
+        // SAFETY: `resolve` checked that this many bytes are there and may be written; registered and attached memory
+        // is never seen through references.
+        unsafe { atomic::update(pointer, bytes, operation, datatype, Values { operands, compares, results }) }
+    }
+
+    fn flush(&mut self, range: Granted, durable: bool) -> Result<(), Fault> {
+        self.resolve(range, Access::NONE)?;
+        if durable {
+            return Err(Fault::NotSupported); // P-4.8: memory of a process ends with it
+        }
+        fence(Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn invalidate(&mut self, key: u64) -> Result<(), Fault> {
+        let (.., entry) = self.keys.find(key)?;
+        if !entry.access.contains(Access::REMOTE_INVALIDATE) {
+            return Err(Fault::Forbidden); // P-4.5
+        }
+        self.deregister(key)
+    }
+
+    fn release(&mut self, key: LocalKey) {
+        if let Some(vec) = self.take(key).and_then(Buffer::into_recycled)
+            && vec.capacity() >= INJECT_MAX_BYTES
+            && self.recycled.len() < INJECT_POOL_MAX
+        {
+            self.recycled.push(vec);
+        }
+    }
+}
+
+/// A slot and the lower bits of its generation. Never [`LocalKey::NONE`], as no slot has all bits set.
+#[inline]
+fn local_key(slot: u32, generation: u32) -> LocalKey {
+    LocalKey(generation << LOCAL_SLOT_BITS | slot)
+}
+
+/// Why a buffer was not attached.
+#[derive(Debug)]
+pub enum AttachError {
+    /// A local resource: too many are attached. The buffer comes back.
+    TooMany(Buffer),
+    /// The caller: too long to be copied.
+    TooLong {
+        /// Bytes asked for.
+        length: usize,
+    },
+}
+
+impl fmt::Display for AttachError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AttachError::TooMany(_) => {
+                write!(f, "{LOCAL_BUFFERS_MAX} buffers are in use: read completions and take them back first")
+            }
+            AttachError::TooLong { length } => {
+                write!(f, "{length} bytes are too long for a copy ({INJECT_MAX_BYTES}): give a buffer instead")
+            }
+        }
+    }
+}
+
+impl std::error::Error for AttachError {}

@@ -1,0 +1,27 @@
+//! Every bound of this crate, in one place.
+
+/// Bits of a local key that name its slot; the others are its generation.
+pub const LOCAL_SLOT_BITS: u32 = 20;
+/// Buffers that can be attached at a time. One less than the bits can name, so that no key is
+/// [`LocalKey::NONE`](weft_core::memory::LocalKey::NONE).
+pub const LOCAL_BUFFERS_MAX: usize = (1 << LOCAL_SLOT_BITS) - 1;
+/// Bits of a region's key that name its slot.
+pub const REGION_SLOT_BITS: u32 = 18;
+/// Regions that can be registered at a time: those of the user, and one for each command that is under way.
+pub const REGIONS_MAX: usize = 1 << REGION_SLOT_BITS;
+/// Bits of a region's key that count how often its slot was used.
+pub const REGION_GENERATION_BITS: u32 = 6;
+/// Bytes that can be sent from a copy.
+pub const INJECT_MAX_BYTES: usize = 4096;
+/// Buffers for copies that are kept for the next one.
+pub const INJECT_POOL_MAX: usize = 1024;
+/// What allocated regions are aligned to.
+pub const PAGE_BYTES: usize = 4096;
+/// Random words that are drawn at a time.
+pub const RANDOM_WORDS: usize = 64;
+
+const _: () = {
+    assert!(REGIONS_MAX > 2 * weft_core::limits::HANDLES_MAX, "each command may register its buffer");
+    assert!(REGION_SLOT_BITS + REGION_GENERATION_BITS <= 24, "at least 40 bits of a key are random");
+    assert!(LOCAL_BUFFERS_MAX > 2 * weft_core::limits::HANDLES_MAX);
+};

@@ -1,0 +1,256 @@
+//! Memory that peers may reach.
+//!
+//! Peers, through the engine, and threads of this process touch it at the same time. So nobody ever has a reference to
+//! its bytes: [`MemoryRegion`] copies in and out, and has atomic loads and stores for flags. Who reads while another
+//! writes gets some mixture of old and new bytes, nothing worse.
+
+use std::alloc::Layout;
+use std::fmt;
+use std::mem;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+
+use weft_core::memory::{Access, Fault};
+
+use crate::copy;
+use crate::limits::PAGE_BYTES;
+
+/// A piece of memory that can be registered, and read and written meanwhile. Clones name the same memory, which lives
+/// as long as one of them, or a registration, does.
+#[derive(Clone)]
+pub struct MemoryRegion {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    pointer: NonNull<u8>,
+    length: usize,
+    writable: bool,
+    backing: Backing,
+}
+
+/// Whose memory it is.
+enum Backing {
+    /// Ours, from the allocator.
+    Pages(Layout),
+    /// Ours, from a vector; the vector is never looked at while the region lives.
+    Vec(Vec<u8>),
+    /// The caller's, by contract of [`MemoryRegion::from_raw`]; or nobody's, when it has no bytes.
+    Raw,
+}
+
+// SAFETY: the memory is owned by `Inner`, or lent to it under the contract of `from_raw`, which permits every thread;
+// all accesses are by raw pointer, and tolerate others at the same time.
+unsafe impl Send for Inner {}
+// SAFETY: as above; nothing but `Drop`, which has no other users, changes the fields.
+unsafe impl Sync for Inner {}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Backing::Pages(layout) = self.backing {
+            // SAFETY: `alloc_zeroed` allocated `pointer` with this layout; the last handle is gone.
+            unsafe { std::alloc::dealloc(self.pointer.as_ptr(), layout) }
+        }
+    }
+}
+
+impl MemoryRegion {
+    fn new(pointer: NonNull<u8>, length: usize, writable: bool, backing: Backing) -> MemoryRegion {
+        MemoryRegion { inner: Arc::new(Inner { pointer, length, writable, backing }) }
+    }
+
+    /// Zeros that begin at a page. `None` when there is not as much memory.
+    #[must_use]
+    pub fn alloc_zeroed(length: usize) -> Option<MemoryRegion> {
+        if length == 0 {
+            return Some(MemoryRegion::new(NonNull::dangling(), 0, true, Backing::Raw));
+        }
+        let layout = Layout::from_size_align(length, PAGE_BYTES).ok()?;
+        // SAFETY: the layout has bytes, as was checked above.
+        let pointer = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })?;
+        Some(MemoryRegion::new(pointer, length, true, Backing::Pages(layout)))
+    }
+
+    /// The bytes of a vector, in place. They need not be aligned for atomics.
+    #[must_use]
+    pub fn from_vec(mut bytes: Vec<u8>) -> MemoryRegion {
+        let pointer = NonNull::new(bytes.as_mut_ptr()).unwrap_or(NonNull::dangling());
+        MemoryRegion::new(pointer, bytes.len(), true, Backing::Vec(bytes))
+    }
+
+    /// Memory of the caller.
+    ///
+    /// # Safety
+    /// Until the last clone and registration of the region is gone, the `length` bytes at `pointer` must be mapped for
+    /// reading and writing, and no reference of Rust to them may be in use while a peer or a handle writes.
+    #[must_use]
+    pub unsafe fn from_raw(pointer: *mut u8, length: usize) -> MemoryRegion {
+        MemoryRegion::new(NonNull::new(pointer).unwrap_or(NonNull::dangling()), length, true, Backing::Raw)
+    }
+
+    /// Memory of the caller that is only ever read: it cannot be registered for writing.
+    ///
+    /// # Safety
+    /// As [`MemoryRegion::from_raw`], but the memory need not be writable.
+    #[must_use]
+    pub unsafe fn from_raw_read_only(pointer: *const u8, length: usize) -> MemoryRegion {
+        MemoryRegion::new(NonNull::new(pointer.cast_mut()).unwrap_or(NonNull::dangling()), length, false, Backing::Raw)
+    }
+
+    /// Bytes.
+    #[must_use]
+    pub fn length(&self) -> usize {
+        self.inner.length
+    }
+
+    /// Whether it may be written.
+    #[must_use]
+    pub fn is_writable(&self) -> bool {
+        self.inner.writable
+    }
+
+    /// Where it begins. Reading or writing there is for those who know what else does.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.inner.pointer.as_ptr()
+    }
+
+    /// The vector it was made of, when this is the last handle and no registration is left; otherwise the handle back.
+    pub fn into_vec(self) -> Result<Vec<u8>, MemoryRegion> {
+        if !matches!(self.inner.backing, Backing::Vec(_)) {
+            return Err(self);
+        }
+        let mut inner = Arc::try_unwrap(self.inner).map_err(|inner| MemoryRegion { inner })?;
+        match mem::replace(&mut inner.backing, Backing::Raw) {
+            Backing::Vec(bytes) => Ok(bytes),
+            Backing::Pages(_) | Backing::Raw => Ok(Vec::new()),
+        }
+    }
+
+    /// Copies out.
+    pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), Fault> {
+        let from = self.range(offset, into.len())?;
+        // SAFETY: `range` checked that the bytes are inside the region, and `into` is a place of its own.
+        unsafe { copy::copy(into.as_mut_ptr(), from, into.len()) };
+        Ok(())
+    }
+
+    /// Copies in.
+    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), Fault> {
+        let to = self.range_mut(offset, bytes.len())?;
+        // SAFETY: `range_mut` checked that the bytes are inside the region, which is writable.
+        unsafe { copy::copy(to, bytes.as_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    /// A copy of some of its bytes.
+    pub fn to_vec(&self, offset: usize, length: usize) -> Result<Vec<u8>, Fault> {
+        self.range(offset, length)?;
+        let mut bytes = vec![0; length];
+        self.read(offset, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// The bytes at `offset`, if they are inside.
+    pub(crate) fn range(&self, offset: usize, length: usize) -> Result<*mut u8, Fault> {
+        let end = offset.checked_add(length).ok_or(Fault::OutOfBounds)?;
+        if end > self.inner.length {
+            return Err(Fault::OutOfBounds);
+        }
+        Ok(self.inner.pointer.as_ptr().wrapping_add(offset))
+    }
+
+    fn range_mut(&self, offset: usize, length: usize) -> Result<*mut u8, Fault> {
+        if self.inner.writable { self.range(offset, length) } else { Err(Fault::Forbidden) }
+    }
+}
+
+macro_rules! loads_and_stores {
+    ($($type:ident $atomic:ident $load:ident $store:ident;)*) => {
+        impl MemoryRegion {$(
+            /// Loads a value at an aligned place. What was written before the value was stored is seen after.
+            pub fn $load(&self, offset: usize) -> Result<$type, Fault> {
+                let pointer = self.range(offset, size_of::<$type>())?.cast::<$type>();
+                if !pointer.is_aligned() {
+                    return Err(Fault::Misaligned);
+                }
+                // SAFETY: inside the region, as `range` checked, and aligned; the region lives as long as `self`.
+                Ok(unsafe { $atomic::from_ptr(pointer) }.load(Ordering::Acquire))
+            }
+
+            /// Stores a value at an aligned place, after everything that this thread wrote before.
+            pub fn $store(&self, offset: usize, value: $type) -> Result<(), Fault> {
+                let pointer = self.range_mut(offset, size_of::<$type>())?.cast::<$type>();
+                if !pointer.is_aligned() {
+                    return Err(Fault::Misaligned);
+                }
+                // SAFETY: inside the region, as `range_mut` checked, writable and aligned; it lives as long as `self`.
+                unsafe { $atomic::from_ptr(pointer) }.store(value, Ordering::Release);
+                Ok(())
+            }
+        )*}
+    };
+}
+loads_and_stores! {
+    u8 AtomicU8 load_u8 store_u8;
+    u16 AtomicU16 load_u16 store_u16;
+    u32 AtomicU32 load_u32 store_u32;
+    u64 AtomicU64 load_u64 store_u64;
+}
+
+impl fmt::Debug for MemoryRegion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MemoryRegion({} bytes at {:?})", self.inner.length, self.inner.pointer)
+    }
+}
+
+/// What peers call the first byte of a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Addressing {
+    /// Its address in this process, as with verbs.
+    Virtual,
+    /// 0.
+    Offset,
+    /// An address that the caller chooses.
+    At(u64),
+}
+
+/// A registration, as peers have to know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// The key that peers must name.
+    pub key: u64,
+    /// The address of the first byte.
+    pub address: u64,
+    /// Bytes.
+    pub length: u64,
+    /// What peers may do.
+    pub access: Access,
+}
+
+/// Why memory was not registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RegisterError {
+    /// The caller: its addresses would go past the end of the address space.
+    Wraps,
+    /// The caller: peers cannot be let write memory that is read only.
+    ReadOnly,
+    /// A local resource: all keys are in use.
+    TooMany,
+    /// A local resource: the system gave no random numbers, and a key must not be guessed.
+    NoRandomness,
+}
+
+impl fmt::Display for RegisterError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            RegisterError::Wraps => "the region would wrap around the address space: choose a lower address",
+            RegisterError::ReadOnly => "the memory is read only: register it for remote reading only",
+            RegisterError::TooMany => "too many regions are registered: deregister some",
+            RegisterError::NoRandomness => "the system has no random numbers to make a key from: try again later",
+        })
+    }
+}
+
+impl std::error::Error for RegisterError {}
