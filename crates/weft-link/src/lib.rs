@@ -8,8 +8,8 @@
 
 pub mod limits;
 pub mod link;
-mod segment;
 pub mod udp;
+pub mod wait;
 
 pub use link::{Counters, Incoming, Link, Outgoing, SendError};
-pub use segment::Segment;
+pub use weft_mem::Segment;

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::slice::ChunksMut;
 
-use crate::segment::Segment;
+use weft_mem::Segment;
 
 /// Something that moves datagrams, none of it blocking, none of it reliable.
 ///
@@ -62,8 +62,7 @@ impl Outgoing<'_> {
     /// Copies all of it behind what is in `into`.
     pub(crate) fn gather(&self, into: &mut Vec<u8>) {
         into.reserve(self.length());
-        for piece in self.pieces {
-            let raw = piece.as_iovec();
+        for raw in Segment::iovecs(self.pieces) {
             // SAFETY: a segment's memory is readable for its length while it lives, and the room was reserved above.
             // Both are only touched as raw bytes, so that a concurrent writer can tear them but do nothing worse.
             unsafe {

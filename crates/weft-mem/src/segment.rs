@@ -19,6 +19,11 @@ const _: () = assert!(
     "a slice of segments is passed to the system as iovecs"
 );
 
+// SAFETY: it is a shared borrow of bytes that only the system reads, which every thread may ask for.
+unsafe impl Send for Segment<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Segment<'_> {}
+
 impl<'a> Segment<'a> {
     /// Bytes of this program.
     #[must_use]

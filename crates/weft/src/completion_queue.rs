@@ -196,7 +196,8 @@ impl Completion {
     pub fn values<T: Element>(&self) -> Result<Vec<T>> {
         self.result?;
         let Some(buffer) = &self.buffer else { return Ok(Vec::new()) };
-        let mut bytes = vec![0; (self.length as usize).min(buffer.len())];
+        // Results come first, then the `length` bytes that were sent.
+        let mut bytes = vec![0; buffer.len().saturating_sub(self.length as usize)];
         buffer.read(0, &mut bytes)?;
         Ok(bytes.chunks_exact(T::BYTES).map(T::from_little_endian).collect())
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use weft_core::engine::{Config, Engine, EndpointKind, State, Statistics};
 use weft_core::memory::Access;
-use weft_link::udp::UdpLink;
+use weft_link::udp::{self, UdpLink};
 use weft_link::wait::WaitSet;
 use weft_link::Link;
 use weft_mem::HostMemory;
@@ -183,13 +183,20 @@ type Decorator = Box<dyn FnOnce(Box<dyn Link>) -> Box<dyn Link>>;
 pub struct DomainBuilder {
     fabric: Fabric,
     config: Config,
+    udp: udp::Config,
     progress: Progress,
     decorators: Vec<Decorator>,
 }
 
 impl DomainBuilder {
     pub(crate) fn new(fabric: Fabric) -> DomainBuilder {
-        DomainBuilder { fabric, config: Config::default(), progress: Progress::Manual, decorators: Vec::new() }
+        DomainBuilder {
+            fabric,
+            config: Config::default(),
+            udp: udp::Config::default(),
+            progress: Progress::Manual,
+            decorators: Vec::new(),
+        }
     }
 
     /// Who does the work; [`Progress::Manual`] unless chosen.
@@ -206,6 +213,13 @@ impl DomainBuilder {
         self
     }
 
+    /// Changes the settings of the UDP socket.
+    #[must_use]
+    pub fn configure_udp(mut self, change: impl FnOnce(&mut udp::Config)) -> DomainBuilder {
+        change(&mut self.udp);
+        self
+    }
+
     /// Wraps the link, for faults or a capture. The last wrapper is the outermost.
     #[must_use]
     pub fn decorate<L: Link + 'static>(mut self, wrap: impl FnOnce(Box<dyn Link>) -> L + 'static) -> DomainBuilder {
@@ -218,7 +232,7 @@ impl DomainBuilder {
         let doing = "open a UDP socket";
         let mut addresses = bind.to_socket_addrs().map_err(Error::system("resolve the address to bind to"))?;
         let none = || Error::system(doing)(std::io::ErrorKind::AddrNotAvailable.into());
-        let link = UdpLink::bind(addresses.next().ok_or_else(none)?).map_err(Error::system(doing))?;
+        let link = UdpLink::open(addresses.next().ok_or_else(none)?, &self.udp).map_err(Error::system(doing))?;
         self.link(Box::new(link))
     }
 
@@ -226,7 +240,7 @@ impl DomainBuilder {
     pub fn link(self, link: Box<dyn Link>) -> Result<Domain> {
         let link = self.decorators.into_iter().fold(link, |link, wrap| wrap(link));
         let mut seed = [0; 32];
-        getrandom::fill(&mut seed).map_err(|error| Error::system("draw random numbers")(error.into()))?;
+        getrandom::fill(&mut seed).map_err(|error| Error::system("draw random numbers")(std::io::Error::other(error.to_string())))?;
         let config = Config { session: self.fabric.session_id(), ..self.config };
         let engine = Engine::new(config, self.fabric.codec(), seed, HostMemory::new());
         let local = link.local();

@@ -10,7 +10,7 @@ use super::address::RawAddress;
 use super::control::Control;
 use crate::limits::{CLASSES, PIECES_MAX, SEGMENTS_MAX, SEND_BATCH_MAX, SEND_MAX_BYTES};
 use crate::link::{Counters, Outgoing, SendError};
-use crate::segment::Segment;
+use weft_mem::Segment;
 
 /// What sending remembers between calls.
 pub(super) struct Sender {

@@ -3,7 +3,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
 
 use super::*;
 use crate::limits::{PIECES_MAX, ROUTES_MAX};
-use crate::segment::Segment;
+use weft_mem::Segment;
 
 fn link(ipv6: bool) -> UdpLink {
     link_with(ipv6, &Config::default())
