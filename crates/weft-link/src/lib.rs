@@ -6,10 +6,15 @@
 //! limit that a link is compared with. Read [`link`] first.
 #![cfg(target_os = "linux")]
 
+pub mod bare;
+pub mod capture;
+pub mod fault;
 pub mod limits;
 pub mod link;
+pub mod loopback;
+mod segment;
 pub mod udp;
 pub mod wait;
 
 pub use link::{Counters, Incoming, Link, Outgoing, SendError};
-pub use weft_mem::Segment;
+pub use segment::Segment;

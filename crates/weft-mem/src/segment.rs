@@ -48,6 +48,13 @@ impl<'a> Segment<'a> {
         self.iovec.iov_len == 0
     }
 
+    /// As the system takes it; only for reading.
+    #[must_use]
+    #[inline]
+    pub const fn as_iovec(&self) -> libc::iovec {
+        self.iovec
+    }
+
     /// As the system takes them; only for reading.
     #[must_use]
     pub fn iovecs<'s>(segments: &'s [Segment<'a>]) -> &'s [libc::iovec] {
