@@ -9,11 +9,12 @@ use std::fs;
 use std::path::PathBuf;
 
 use weft_fuzz::{capture, definition, frames, graph, protocol, stream, tables};
+use weft_wire::bundle;
 use weft_wire::capture::{LinkType, Reader, Step, write};
-use weft_wire::command::Slot;
+use weft_wire::command::{Command, Flags, Kind, Slot};
 use weft_wire::envelope::{Envelope, Outside};
 use weft_wire::graph::{LayerKind, Stop, walk};
-use weft_wire::header::{Ipv6, TcpView, Vlan, Vxlan};
+use weft_wire::header::{Ipv6, SrdmaSession, TcpView, Vlan, Vxlan};
 use weft_wire::stream::{MpaConnection, MpaStep, Reassembly, Side};
 use weft_wire::table::{BUILTIN, Decoded, Link, Outer, ProtocolId};
 
@@ -27,6 +28,7 @@ fn main() {
     for name in PROTOCOLS {
         every_opcode(&mut seeds, name);
     }
+    bundles(&mut seeds);
     tunnels(&mut seeds);
     definitions(&mut seeds);
     capture_files(&mut seeds);
@@ -197,6 +199,29 @@ fn every_opcode(seeds: &mut Seeds, name: &str) {
         let made = made.unwrap_or_else(|| panic!("{name} {} can be made", opcode.name()));
         seeds.add(name, opcode.name(), &made);
     }
+}
+
+/// SRDMA packets in one datagram: a good one, one that is cut, one whose second length lies.
+fn bundles(seeds: &mut Seeds) {
+    let id = tables().find("srdma").expect("a built-in protocol");
+    let make = |kind: Kind, payload: &[u8]| {
+        let mut out = [0; 512];
+        let command = Command::new(kind, Flags::default());
+        let length = tables().encode(id, &command, payload, &Outer::default(), &mut out).expect("there is room");
+        out[..length].to_vec()
+    };
+    let entry = |kind: Kind, payload: &[u8]| {
+        let packet = make(kind, payload);
+        let bare = &packet[SrdmaSession::LEN..packet.len() - bundle::TRAILER_BYTES];
+        [&(bare.len() as u16).to_be_bytes()[..], bare].concat()
+    };
+    let last = entry(Kind::Send, b"weft!");
+    let two = [entry(Kind::Write, b"weft!"), last.clone()].concat();
+    seeds.add("srdma", "bundle of two", &make(Kind::Bundle, &two));
+    seeds.add("srdma", "bundle cut", &make(Kind::Bundle, &two[..two.len() - 3]));
+    let mut lie = two.clone();
+    lie[two.len() - last.len()] = 0xff;
+    seeds.add("srdma", "bundle lie", &make(Kind::Bundle, &lie));
 }
 
 /// Headers that our captures do not have.

@@ -8,11 +8,13 @@
 //! - the command makes a packet that decodes to the same command, all slots of it, with the same payload;
 //! - what was made has good checksums, and is made the same from its own fields;
 //! - the pieces of a long transfer cover it without gap or overlap;
-//! - payload is only ever placed into memory that was granted, and at the right place of it.
+//! - payload is only ever placed into memory that was granted, and at the right place of it;
+//! - the entries of an SRDMA bundle lie behind each other and inside of it, and all of this holds for each of them.
 //!
 //! What it decodes to is compared with what the decoders written by hand say (`oracle`).
 
-use weft_wire::command::{Flags, Slot};
+use weft_wire::bundle;
+use weft_wire::command::{Flags, Kind, Slot};
 use weft_wire::header::Ipv4;
 use weft_wire::table::{
     ATTRIBUTES, Checked, DecodeError, Decoded, EncodeError, Integrity, Outer, Placement, ProtocolId, Tables,
@@ -96,6 +98,28 @@ pub fn check(id: ProtocolId, bytes: &[u8], outer: &Outer<'_>) {
 
     commands(tables, &decoded);
     place(tables, &decoded);
+    if decoded.command.kind() == Kind::Bundle {
+        entries(id, bytes, header_length, payload_end);
+    }
+}
+
+/// The packets of a bundle. None of them is one, so that this goes no deeper.
+fn entries(id: ProtocolId, datagram: &[u8], mut at: usize, end: usize) {
+    let mut scratch = Vec::new();
+    let mut whole = true;
+    for entry in bundle::entries(datagram) {
+        assert!(whole, "nothing comes behind what is broken");
+        let Ok(entry) = entry else {
+            whole = false;
+            continue;
+        };
+        assert_eq!(entry.start, at + bundle::LENGTH_BYTES);
+        assert!(entry.end <= end);
+        at = entry.end;
+        let packet = bundle::alone(datagram, &entry, &mut scratch).expect("an entry of the datagram");
+        check(id, packet, &Outer::default());
+    }
+    assert!(!whole || at == end);
 }
 
 fn refused(tables: &Tables, id: ProtocolId, bytes: &[u8], error: DecodeError) {

@@ -149,7 +149,8 @@ impl Printer<'_> {
         let (protocol, text) = match found {
             Found::Unit(unit) => {
                 let title = self.tables.protocol(unit.protocol).map_or("?", |protocol| protocol.title());
-                (title, self.unit_text(unit))
+                let entry = unit.entry.map(|number| format!("  {number}: ")).unwrap_or_default();
+                (title, entry + &self.unit_text(unit))
             }
             Found::Other(what) => (what.as_str(), "(no RDMA)".to_string()),
             Found::Broken(text) => ("-", format!("[broken: {text}]")),
@@ -227,7 +228,12 @@ impl Printer<'_> {
             object.strings("layers", layers.iter().map(String::as_str));
         }
         match found {
-            Found::Unit(unit) => self.json_unit(&mut object, unit),
+            Found::Unit(unit) => {
+                if let Some(entry) = unit.entry {
+                    object.number("entry", u64::from(entry.get()));
+                }
+                self.json_unit(&mut object, unit);
+            }
             Found::Other(what) => nothing_known(&mut object, "none", ("what", what)),
             Found::Broken(text) => nothing_known(&mut object, "none", ("error", text)),
         }

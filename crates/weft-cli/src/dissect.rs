@@ -3,7 +3,9 @@
 //! The state is bounded: so many conversations at once, the one that was quiet longest gives way.
 
 use std::collections::HashMap;
+use std::num::NonZeroU32;
 
+use weft_wire::bundle;
 use weft_wire::capture::{LinkType, Packet};
 use weft_wire::command::Kind;
 use weft_wire::graph::{self, GraphError, LayerKind, Path, Stop};
@@ -31,9 +33,17 @@ pub(crate) enum Found<'a> {
 #[derive(Debug)]
 pub(crate) struct Unit<'a> {
     pub(crate) protocol: ProtocolId,
+    /// Which entry it is, counted from 1, of the bundle that came before it. Its trailer is the bundle's.
+    pub(crate) entry: Option<NonZeroU32>,
     pub(crate) bytes: &'a [u8],
     pub(crate) decoded: Result<Decoded, DecodeError>,
     pub(crate) integrity: Integrity,
+}
+
+impl Unit<'_> {
+    fn has_kind(&self, kind: Kind) -> bool {
+        self.decoded.as_ref().is_ok_and(|decoded| decoded.command.kind() == kind)
+    }
 }
 
 /// The frame that something was found in.
@@ -116,7 +126,7 @@ impl<'t> Dissector<'t> {
             Stop::Fragment => each(&frame, Found::Other("IP fragment".to_string())),
             Stop::Udp | Stop::Transport => self.datagram(&frame, &path, &mut each),
             Stop::Other => match self.tables.identify(&path.seen) {
-                Some(protocol) => each(&frame, self.unit(protocol, path.payload(data), &path.outer(data))),
+                Some(protocol) => each(&frame, Found::Unit(self.unit(protocol, path.payload(data), &path.outer(data)))),
                 None => each(&frame, Found::Other(last_layer(&path))),
             },
         }
@@ -128,18 +138,54 @@ impl<'t> Dissector<'t> {
         let bytes = path.payload(frame.data);
         let outer = path.outer(frame.data);
         if let Some(protocol) = self.tables.identify(&seen) {
-            return each(frame, self.unit(protocol, bytes, &outer));
+            let unit = self.unit(protocol, bytes, &outer);
+            let is_bundle = Some(protocol) == self.srdma && unit.has_kind(Kind::Bundle);
+            each(frame, Found::Unit(unit));
+            if is_bundle {
+                self.entries(frame, protocol, bytes, each);
+            }
+            return;
         }
         // A session's set-up is known by its magic number and checksum, on any port.
-        if let (Some(srdma), Some(flow)) = (self.srdma, flow)
-            && let Found::Unit(unit) = self.unit(srdma, bytes, &outer)
-            && unit.decoded.is_ok_and(|decoded| decoded.command.kind() == Kind::Connect)
-            && unit.integrity.checked.first() == Some(&Checked::Good)
-        {
-            self.remember(flow, Conversation::Session);
-            return each(frame, Found::Unit(unit));
+        if let (Some(srdma), Some(flow)) = (self.srdma, flow) {
+            let unit = self.unit(srdma, bytes, &outer);
+            if unit.has_kind(Kind::Connect) && unit.integrity.checked.first() == Some(&Checked::Good) {
+                self.remember(flow, Conversation::Session);
+                return each(frame, Found::Unit(unit));
+            }
         }
         each(frame, Found::Other(last_layer(path)));
+    }
+
+    /// The packets of a bundle, each as if it had come alone (P-2.9).
+    fn entries(
+        &mut self,
+        frame: &Frame<'_>,
+        protocol: ProtocolId,
+        datagram: &[u8],
+        each: &mut impl FnMut(&Frame<'_>, Found<'_>),
+    ) {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        for (number, entry) in (1u32..).zip(bundle::entries(datagram)) {
+            let broken = |what: &dyn std::fmt::Display| Found::Broken(format!("bundle, entry {number}: {what}"));
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(error) => {
+                    each(frame, broken(&error));
+                    break;
+                }
+            };
+            let Some(packet) = bundle::alone(datagram, &entry, &mut scratch) else { break };
+            let mut unit = self.unit(protocol, packet, &Outer::default());
+            unit.entry = NonZeroU32::new(number);
+            unit.integrity = Integrity::default();
+            if unit.has_kind(Kind::Connect) {
+                each(frame, broken(&"a set-up packet must come alone"));
+            } else {
+                each(frame, Found::Unit(unit));
+            }
+        }
+        self.scratch = scratch;
     }
 
     fn is_session(&mut self, flow: &Flow) -> bool {
@@ -151,21 +197,21 @@ impl<'t> Dissector<'t> {
         known || self.session_ports.iter().any(|port| *port == flow.0.port || *port == flow.1.port)
     }
 
-    fn unit<'a>(&self, protocol: ProtocolId, bytes: &'a [u8], outer: &Outer<'_>) -> Found<'a> {
+    fn unit<'a>(&self, protocol: ProtocolId, bytes: &'a [u8], outer: &Outer<'_>) -> Unit<'a> {
         let mut decoded = Decoded::default();
         let result = self.tables.decode(protocol, bytes, &mut decoded);
         let integrity = match result {
             Ok(()) => self.tables.verify(&decoded, bytes, outer),
             Err(_) => Integrity::default(),
         };
-        Found::Unit(Unit { protocol, bytes, decoded: result.map(|()| decoded), integrity })
+        Unit { protocol, entry: None, bytes, decoded: result.map(|()| decoded), integrity }
     }
 
     fn tcp(&mut self, frame: &Frame<'_>, path: &Path, each: &mut impl FnMut(&Frame<'_>, Found<'_>)) {
         let data = path.payload(frame.data);
         // A definition may take single segments by their port.
         if let Some(protocol) = self.tables.identify(&path.seen).filter(|_| !data.is_empty()) {
-            return each(frame, self.unit(protocol, data, &path.outer(frame.data)));
+            return each(frame, Found::Unit(self.unit(protocol, data, &path.outer(frame.data))));
         }
         let header = path.innermost(LayerKind::Tcp).and_then(|at| TcpView::new(frame.data.get(at..)?).ok());
         let (Some(header), Some(flow)) = (header, flow(path, frame.data)) else {
@@ -282,7 +328,7 @@ impl Tcp {
                             }
                         }
                         let decoded = result.map(|()| decoded);
-                        each(Found::Unit(Unit { protocol, bytes: unit.bytes, decoded, integrity }));
+                        each(Found::Unit(Unit { protocol, entry: None, bytes: unit.bytes, decoded, integrity }));
                         consumed
                     }
                     Err(MpaError::NotMpa) => return Err(None),

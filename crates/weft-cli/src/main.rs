@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod bench_match;
 mod decode;
 mod demo;
 mod dissect;
@@ -40,6 +41,8 @@ weft: an RDMA NIC in software
       --protocols DIR             with the definitions in DIR
   weft bench decode [--rounds N] [--json]
                                   cost of a packet, by tables and by hand-written code, in turns
+  weft bench match [--rounds N] [--json]
+                                  cost of matching a message, by how many receives or messages wait
   weft help, weft --version
 
 Exit status: 0 well (bad packets are marked in the output), 1 a file cannot be read or used, 2 the command line is wrong.
@@ -147,6 +150,11 @@ fn run(arguments: &[String], out: &mut dyn Write) -> Result<(), Failure> {
         ["bench", "decode", rest @ ..] => {
             let options = bench::Options::parse(rest).map_err(Failure::Usage)?;
             let report = bench::decode(&options).map_err(Failure::Told)?;
+            Ok(report.write(&options, out)?)
+        }
+        ["bench", "match", rest @ ..] => {
+            let options = bench_match::Options::parse(rest).map_err(Failure::Usage)?;
+            let report = bench_match::measure(&options).map_err(Failure::Told)?;
             Ok(report.write(&options, out)?)
         }
         ["demo", rest @ ..] => {

@@ -243,6 +243,69 @@ fn a_session_is_learned_from_its_set_up() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
+/// Appends a bundle to `pcap`, of entries in hex with the length that each says it has.
+fn add_bundle(pcap: &str, entries: &[(usize, &str)]) {
+    let payload = entries.iter().fold("0x".to_string(), |all, (length, entry)| all + &format!("{length:04x}") + entry);
+    let made = weft(&["encode", "srdma", "Bundle", "--payload", &payload, "--out", pcap]);
+    assert!(made.status.success(), "{}", text(&made.stderr));
+}
+
+#[test]
+fn the_packets_of_a_bundle_are_shown_one_by_one() {
+    let folder = std::env::temp_dir().join(format!("weft-bundle-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let pcap = folder.join("bundle.pcap");
+    let pcap = pcap.to_str().unwrap();
+    // Opcode, flags and handle, destination; the rest of the transport header is zero.
+    let transport = |opcode: &str, destination: &str| format!("{opcode}000000{destination}{}", "00".repeat(24));
+    let acknowledge = transport("30", "00000011") + &"00".repeat(24);
+    let send = transport("01", "00000022") + &"00".repeat(12) + "776566742100";
+    let hello = transport("40", "00000000") + "5352444d412f5731" + &"00".repeat(16);
+    let unknown = transport("ff", "00000000");
+    let half = transport("01", "00000033");
+    add_bundle(pcap, &[(56, &acknowledge), (50, &send)]);
+    add_bundle(pcap, &[(56, &hello), (32, &unknown), (32, &half), (32, &half), (400, &send)]);
+
+    let shown = text(&weft(&["decode", pcap, "--session", "49154"]).stdout);
+    let lines: Vec<&str> = shown.lines().collect();
+    let wanted = [
+        ("    1 ", " Bundle len=110"),
+        ("    1 ", "   1: Acknowledge queue=0x11 "),
+        ("    1 ", "   2: SEND queue=0x22 "),
+        ("    2 ", " Bundle len="),
+        ("    2 ", "[broken: bundle, entry 1: a set-up packet must come alone]"),
+        ("    2 ", "   2: [not decoded: "),
+        ("    2 ", "   3: [not decoded: "),
+        ("    2 ", "   4: [not decoded: "),
+        ("    2 ", "[broken: bundle, entry 5: the entry at byte 180 takes 402 bytes, 52 are left]"),
+    ];
+    assert_eq!(lines.len(), wanted.len(), "{shown}");
+    for (line, (number, part)) in lines.iter().zip(wanted) {
+        assert!(line.starts_with(number) && line.contains(part), "{part} in {line}");
+        assert!(!line.contains("bad"), "{line}");
+    }
+
+    let json = text(&weft(&["decode", pcap, "--session", "49154", "--json"]).stdout);
+    let json: Vec<&str> = json.lines().collect();
+    assert_eq!(json.len(), wanted.len());
+    assert!(json[0].contains("\"command\":\"bundle\"") && !json[0].contains("\"entry\""), "{}", json[0]);
+    assert!(json[0].contains("\"icrc\":\"good\"") && json[0].contains("\"session.bundle\":1"), "{}", json[0]);
+    assert!(json[2].contains("\"entry\":2,") && json[2].contains("\"opcode\":\"SEND\""), "{}", json[2]);
+    assert!(json[2].contains("\"icrc\":\"none\"") && json[2].contains("\"payload_length\":6,"), "{}", json[2]);
+    assert!(json[2].contains("\"session.bundle\":0"), "{}", json[2]);
+    assert!(json[5].contains("\"entry\":2,") && json[5].contains("\"error\":"), "{}", json[5]);
+
+    let summary = text(&weft(&["decode", pcap, "--session", "49154", "--summary"]).stdout);
+    let count = |name: &str| {
+        let line = summary.lines().find(|line| line.contains(&format!(" {name} "))).unwrap_or_else(|| panic!("{name}"));
+        line.split(name).nth(1).unwrap().split_whitespace().next().unwrap().to_string()
+    };
+    let counts = ["Bundle", "SEND", "Acknowledge", "(not decoded)", "(broken)"].map(count);
+    assert_eq!(counts, ["2", "1", "1", "3", "2"], "{summary}");
+    assert!(summary.contains("\n2 frames, "), "{summary}");
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
 #[test]
 fn a_definition_may_take_tcp_segments_by_their_port() {
     let folder = std::env::temp_dir().join(format!("weft-tcp-{}", std::process::id()));

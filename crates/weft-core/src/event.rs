@@ -34,6 +34,8 @@ pub enum CompletionKind {
     Atomic,
     /// A peer wrote, with immediate data.
     RemoteWrite,
+    /// A multi-receive buffer is given back without another message: the next one did not fit.
+    BufferReleased,
 }
 
 /// Why an operation failed, sorted by who is to blame.
@@ -110,6 +112,8 @@ pub struct Completion {
     pub peer: Option<PeerId>,
     /// The buffer that the operation used, [`LocalKey::NONE`] when it stays in use (multi-receive).
     pub local: LocalKey,
+    /// Of atomics with results: the buffer that holds them.
+    pub results: LocalKey,
     /// Of multi-receive: where in the buffer the message begins.
     pub offset: u64,
 }

@@ -47,6 +47,15 @@ pub const RNR_WAIT_MAX_US: u64 = 100_000;
 pub const REPLAY_RESULTS_MAX: usize = 128;
 /// Peers' endpoints that a node's user can name.
 pub const ADDRESSES_MAX: usize = 1 << 24;
+/// Entries of one matching structure: a place has a 32-bit number, of which the last is no place.
+pub const MATCH_ENTRIES_MAX: usize = u32::MAX as usize;
+/// Kinds of receive (anyone or one source, and the bits ignored) that posted receives are hashed by at the same time,
+/// without the exact ones. MPI has three: any source, any tag, both.
+pub const MATCH_CLASSES_MAX: usize = 15;
+/// Kinds of wildcard query that unexpected messages are hashed by at the same time. Each adds to the cost of a message.
+pub const MATCH_VIEWS_MAX: usize = 7;
+/// Messages that may arrive without a query of a kind before its view is dropped, at the least.
+pub const MATCH_VIEW_IDLE_MIN: u64 = 4096;
 
 const _: () = {
     assert!(RETAIN_US > 2 * GIVE_UP_MAX_US, "P-7 A1");
@@ -79,3 +88,5 @@ pub const REFUSED_MAX: usize = 64;
 pub const ANSWERS_MAX: usize = 4096;
 /// How long a message may stay incomplete without a packet of it coming, before its receive fails.
 pub const MESSAGE_IDLE_US: u64 = GIVE_UP_MAX_US;
+/// How long a tracker stays to tell the target, with a PROBE or the next request, that it may forget results (P-7.3).
+pub const PROBE_LINGER_US: u64 = 5_000;

@@ -9,16 +9,21 @@ use std::time::Instant;
 use weft_core::memory::Memory;
 use weft_mem::{Buffer, HostMemory, MemoryRegion, copy, crc32c};
 
-/// Nanoseconds of one call: the best of several runs, as others use the machine too.
-fn measure(bytes: usize, mut call: impl FnMut()) -> f64 {
+/// Nanoseconds of one call each: the best of several runs in turn, as others use the machine too.
+fn measure_pair(bytes: usize, mut first: impl FnMut(), mut second: impl FnMut()) -> (f64, f64) {
     let calls = ((16 << 20) / bytes.max(64)).clamp(4, 100_000);
-    (0..15)
-        .map(|_| {
-            let start = Instant::now();
-            (0..calls).for_each(|_| call());
-            start.elapsed().as_nanos() as f64 / calls as f64
-        })
-        .fold(f64::INFINITY, f64::min)
+    let time = |call: &mut dyn FnMut(usize)| {
+        let start = Instant::now();
+        call(calls);
+        start.elapsed().as_nanos() as f64 / calls as f64
+    };
+    (0..15).fold((f64::INFINITY, f64::INFINITY), |(a, b), _| {
+        (a.min(time(&mut |n| (0..n).for_each(|_| first()))), b.min(time(&mut |n| (0..n).for_each(|_| second()))))
+    })
+}
+
+fn measure(bytes: usize, call: impl FnMut()) -> f64 {
+    measure_pair(bytes, call, || {}).0
 }
 
 fn copies() {
@@ -27,16 +32,20 @@ fn copies() {
     println!("{:>9} {:>22} {:>12} {:>12}", "bytes", "placement", "memcpy GB/s", "copy GB/s");
     for bytes in [8, 64, 100, 200, 256, 512, 1024, 1400, 2048, 4096, 8192, 16_384, 65_536, 262_144, 1 << 20, 4 << 20] {
         // Destination minus source, modulo a page: far apart, the same, slightly above, slightly below.
-        for (placement, shift) in [("half a page", 2048), ("same", 0), ("64 above", 64), ("1 below", 4095)] {
+        for (placement, shift) in
+            [("half a page", 2048), ("same", 0), ("1 above", 1), ("16 above", 16), ("60 above", 60), ("1 below", 4095)]
+        {
             // SAFETY: both ranges lie within the 32 MiB, 16 MiB apart.
             let (source, destination) = unsafe { (base.add(8192), base.add((16 << 20) + 8192 + shift)) };
-            // SAFETY: as above; nothing else uses the region.
-            let theirs = measure(bytes, || unsafe {
-                libc::memcpy(black_box(destination).cast(), black_box(source).cast(), black_box(bytes));
-            });
-            // SAFETY: as above.
-            let ours =
-                measure(bytes, || unsafe { copy::copy(black_box(destination), black_box(source), black_box(bytes)) });
+            let (theirs, ours) = measure_pair(
+                bytes,
+                // SAFETY: as above; nothing else uses the region.
+                || unsafe {
+                    libc::memcpy(black_box(destination).cast(), black_box(source).cast(), black_box(bytes));
+                },
+                // SAFETY: as above.
+                || unsafe { copy::copy(black_box(destination), black_box(source), black_box(bytes)) },
+            );
             let rate = |nanoseconds: f64| bytes as f64 / nanoseconds;
             println!("{bytes:>9} {placement:>22} {:>12.1} {:>12.1}", rate(theirs), rate(ours));
         }

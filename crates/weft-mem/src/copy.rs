@@ -32,7 +32,7 @@ mod x86 {
     /// As [`super::copy`].
     #[inline]
     pub(super) unsafe fn copy(destination: *mut u8, source: *const u8, length: usize) {
-        // Up to 128 bytes two halves are taken that may overlap in the middle; no branch depends on the exact length.
+        // Short copies are two halves that may overlap in the middle, so that no branch depends on the exact length.
         // SAFETY: in each arm the offsets are at least 0 and at most `length`, for which the caller vouches; the
         // assembly reads and writes only that, and clobbers what it names.
         unsafe {
@@ -84,12 +84,43 @@ mod x86 {
                     a = out(xmm_reg) _, b = out(xmm_reg) _, c = out(xmm_reg) _, e = out(xmm_reg) _,
                     options(nostack, preserves_flags)
                 ),
-                65..=128 => {
-                    copy(destination, source, 64);
-                    copy(destination.add(length - 64), source.add(length - 64), 64);
-                }
-                _ if is_x86_feature_detected!("avx2") => copy_avx(destination, source, length),
-                _ => copy_sse(destination, source, length),
+                65..=128 => asm!(
+                    "movups {a}, [{s}]",
+                    "movups {b}, [{s} + 16]",
+                    "movups {c}, [{s} + 32]",
+                    "movups {e}, [{s} + 48]",
+                    "movups {f}, [{s} + {n} - 64]",
+                    "movups {g}, [{s} + {n} - 48]",
+                    "movups {h}, [{s} + {n} - 32]",
+                    "movups {i}, [{s} + {n} - 16]",
+                    "movups [{d}], {a}",
+                    "movups [{d} + 16], {b}",
+                    "movups [{d} + 32], {c}",
+                    "movups [{d} + 48], {e}",
+                    "movups [{d} + {n} - 64], {f}",
+                    "movups [{d} + {n} - 48], {g}",
+                    "movups [{d} + {n} - 32], {h}",
+                    "movups [{d} + {n} - 16], {i}",
+                    s = in(reg) source, d = in(reg) destination, n = in(reg) length,
+                    a = out(xmm_reg) _, b = out(xmm_reg) _, c = out(xmm_reg) _, e = out(xmm_reg) _,
+                    f = out(xmm_reg) _, g = out(xmm_reg) _, h = out(xmm_reg) _, i = out(xmm_reg) _,
+                    options(nostack, preserves_flags)
+                ),
+                _ => copy_long(destination, source, length),
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`super::copy`]; `length` is above 128.
+    #[inline(never)]
+    unsafe fn copy_long(destination: *mut u8, source: *const u8, length: usize) {
+        // SAFETY: the processor has what is needed; the rest as the caller promised.
+        unsafe {
+            if is_x86_feature_detected!("avx2") {
+                copy_avx(destination, source, length);
+            } else {
+                copy_sse(destination, source, length);
             }
         }
     }
@@ -100,14 +131,22 @@ mod x86 {
     /// As [`super::copy`]; `length` is above 128.
     #[target_feature(enable = "avx")]
     unsafe fn copy_avx(destination: *mut u8, source: *const u8, length: usize) {
-        // SAFETY: the first 32 and the last 128 bytes are copied as they lie; in between, full steps are taken from
-        // the first aligned place on while more than 128 bytes are left. All of it lies within `length`.
+        // SAFETY: the first 128 and the last 128 bytes are copied as they lie; in between, full steps are taken from the first aligned place on while more than 128
+        // bytes are left. All of it lies within `length`.
         unsafe {
             asm!(
                 "vmovdqu ymm0, [{s}]",
+                "vmovdqu ymm1, [{s} + 32]",
+                "vmovdqu ymm2, [{s} + 64]",
+                "vmovdqu ymm3, [{s} + 96]",
                 "vmovdqu [{d}], ymm0",
-                // To the next multiple of 32 of the destination.
-                "lea {t}, [{d} + 32]",
+                "vmovdqu [{d} + 32], ymm1",
+                "vmovdqu [{d} + 64], ymm2",
+                "vmovdqu [{d} + 96], ymm3",
+                "cmp {n}, 256",
+                "jbe 3f",
+                // To the multiple of 32 of the destination that lies in what is copied already.
+                "lea {t}, [{d} + 128]",
                 "and {t}, -32",
                 "sub {t}, {d}",
                 "add {s}, {t}",

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use weft_core::atomic::{AtomicCall, AtomicOperation as Op, Datatype, apply};
 use weft_core::memory::{Access, Fault, Granted, LocalKey, Memory};
 
-use crate::limits::INJECT_MAX_BYTES;
+use crate::limits::{INJECT_MAX_BYTES, LOCAL_BUFFERS_MAX, REGIONS_MAX};
 use crate::{Addressing, AttachError, Buffer, HostMemory, MemoryRegion, RegisterError, Segment, crc32c};
 
 fn pages(length: usize) -> MemoryRegion {
@@ -319,6 +319,34 @@ fn handles_check_bounds_and_alignment() {
     assert_eq!(area.read(15, &mut [0; 2]), Err(Fault::OutOfBounds));
     assert_eq!(area.write(17, &[]), Err(Fault::OutOfBounds));
     assert!(area.to_vec(0, usize::MAX).is_err());
+}
+
+#[test]
+fn too_many_are_refused_and_nothing_is_lost() {
+    let mut memory = HostMemory::new();
+    let keys: Vec<LocalKey> = (0..LOCAL_BUFFERS_MAX).map(|_| memory.attach(Buffer::from(&b""[..])).unwrap()).collect();
+    assert!(!keys.contains(&LocalKey::NONE));
+    let Err(AttachError::TooMany(buffer)) = memory.attach(vec![5].into()) else { panic!("one too many") };
+    memory.take(keys[77]).unwrap();
+    let key = memory.attach(buffer).unwrap();
+    assert_eq!(read_local(&memory, key, 0, 1).unwrap(), [5]);
+
+    let area = pages(8);
+    let register = |memory: &mut HostMemory| memory.register(&area, Access::REMOTE, Addressing::Offset);
+    let regions: Vec<u64> = (0..REGIONS_MAX).map(|_| register(&mut memory).unwrap().key).collect();
+    assert_eq!(register(&mut memory), Err(RegisterError::TooMany));
+    memory.deregister(regions[5]).unwrap();
+    assert!(register(&mut memory).is_ok());
+    assert_eq!(memory.remote(regions[5], 0, 1, Access::REMOTE_READ), Err(Fault::UnknownKey));
+    assert!(memory.remote(regions[6], 0, 1, Access::REMOTE_READ).is_ok());
+}
+
+#[test]
+fn memory_can_go_to_other_threads() {
+    fn check<T: Send + Sync>() {}
+    check::<HostMemory>();
+    check::<Buffer>();
+    check::<MemoryRegion>();
 }
 
 #[test]

@@ -33,6 +33,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod bundle;
 pub mod capture;
 pub mod checksum;
 pub mod command;

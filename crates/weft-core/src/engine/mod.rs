@@ -6,16 +6,39 @@
 //! Completions wait in their queues ([`Engine::poll_completion`]). Nothing blocks, nothing fails for reasons of the outside
 //! world, and the same calls in the same order give the same results: all randomness comes from the seed.
 
+mod answer;
+mod message;
+mod post;
+mod request;
+mod timer;
+mod transmit;
+
+use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::net::SocketAddr;
+use core::net::{Ipv4Addr, SocketAddr};
+
+use hashbrown::HashMap;
+use weft_wire::table::Decoded;
+use weft_wire::transaction::{TransactionId, TransactionTable};
 
 use crate::address::AddressVector;
-use crate::command::{Command, EndpointId, PostError, Receive};
-use crate::event::{Completion, Counter, CounterId, QueueId};
+use crate::command::EndpointId;
+use crate::event::{Completion, CompletionQueue, Counter, CounterId, QueueId};
+use crate::hash::Keyed;
+use crate::matching::{Posted, Unexpected};
 use crate::memory::{Granted, Memory};
-use crate::packet::Codec;
+use crate::packet::{Codec, SESSION_BYTES, TRAILER_BYTES, TRANSPORT_BYTES};
+use crate::random::Random;
+use crate::reliable::entry::Entries;
+use crate::reliable::life::{Life, Request};
+use crate::reliable::tombstone::Tombstones;
+use crate::reliable::tracker::Tracker;
+use crate::slab::Slab;
 use crate::time::Time;
+
+use message::{Message, PostedReceive, Pull, Shared, UnexpectedMessage};
+use transmit::{Answer, DatagramOut, Response};
 
 /// What an engine is made with. The defaults serve most.
 #[derive(Clone, Debug)]
@@ -42,6 +65,10 @@ pub struct Config {
     pub tombstones_max: usize,
     /// Peers whose ticket and round trip are remembered after their last acknowledgement.
     pub tickets_max: usize,
+    /// Messages of several packets that may be arriving at once: a power of two.
+    pub transactions_max: usize,
+    /// Bytes that may be in flight to one peer: about what its socket's buffer holds.
+    pub window_max_bytes: u64,
 }
 
 impl Default for Config {
@@ -58,6 +85,8 @@ impl Default for Config {
             unexpected_max_bytes: 64 << 20,
             tombstones_max: 1 << 21,
             tickets_max: 4096,
+            transactions_max: 1024,
+            window_max_bytes: 256 << 10,
         }
     }
 }
@@ -121,12 +150,102 @@ pub struct Transmit {
     pub class: u8,
 }
 
+impl Default for Transmit {
+    fn default() -> Transmit {
+        Transmit {
+            to: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+            bytes: Vec::new(),
+            pieces: Vec::new(),
+            segment_bytes: 0,
+            class: 0,
+        }
+    }
+}
+
+/// What is remembered of a target when its tracker is freed (P-7.1). Losing it costs one round trip.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    ticket: u64,
+    ticket_psn: u64,
+    congestion: crate::reliable::congestion::Congestion,
+}
+
+/// An endpoint.
+#[derive(Debug)]
+struct Endpoint {
+    number: u32,
+    kind: EndpointKind,
+    bindings: Bindings,
+    posted: Posted<PostedReceive>,
+    unexpected: Unexpected<UnexpectedMessage>,
+    tagged_posted: Posted<PostedReceive>,
+    tagged_unexpected: Unexpected<UnexpectedMessage>,
+    /// Who was told that it is not ready, to be told when it is (P-7.10).
+    refused: Vec<Request>,
+}
+
 /// One NIC.
 #[derive(Debug)]
 pub struct Engine<M> {
-    memory: M,
-    addresses: AddressVector,
+    config: Config,
     codec: Arc<Codec>,
+    memory: M,
+    random: Random,
+    keyed: Keyed,
+    addresses: AddressVector,
+    endpoints: Vec<Option<Endpoint>>,
+    endpoint_of: HashMap<u32, EndpointId, Keyed>,
+    queues: Vec<CompletionQueue>,
+    counters: Vec<Counter>,
+    statistics: Statistics,
+
+    // The initiator's side.
+    /// Restart epoch (P-3.2).
+    epoch: u32,
+    entries: Entries,
+    trackers: Slab<Tracker>,
+    tracker_of: HashMap<SocketAddr, u32, Keyed>,
+    /// Trackers with something to send.
+    ready: VecDeque<u32>,
+    known: HashMap<SocketAddr, Known, Keyed>,
+    /// The counter that psns are drawn from (P-3.4).
+    psn: u64,
+    /// Of the last message; one counter for all targets.
+    number: u32,
+    datagrams: VecDeque<DatagramOut>,
+    /// No tracker needs anything before this.
+    trackers_due: Time,
+    urgent: bool,
+
+    // The target's side.
+    lives: Slab<Life>,
+    life_of: HashMap<SocketAddr, u32, Keyed>,
+    tombstones: Tombstones,
+    /// S, C and H of P-7.5.
+    first_ticket: u64,
+    last_ticket: u64,
+    discarded_ticket: u64,
+    /// Lives whose acknowledgement is due, now and later.
+    acks_now: VecDeque<u32>,
+    acks_later: VecDeque<(Time, u32)>,
+    /// No life needs anything but acknowledgements before this.
+    lives_due: Time,
+    answers: VecDeque<Answer>,
+    responses: VecDeque<Response>,
+    /// Messages of several packets, by (peer, source, number).
+    transactions: TransactionTable,
+    messages: HashMap<TransactionId, Message, Keyed>,
+    pulls: Slab<Pull>,
+    shared: Slab<Shared>,
+    unexpected_bytes: usize,
+    unexpected_count: usize,
+    /// Buffers of unexpected messages, to be used again.
+    spare: Vec<Vec<u8>>,
+
+    // The session (one path for now).
+    /// Of the last datagram (P-8.14).
+    sequence: u64,
+    scratch: Vec<u8>,
 }
 
 impl<M: Memory> Engine<M> {
@@ -134,98 +253,254 @@ impl<M: Memory> Engine<M> {
     /// start.
     #[must_use]
     pub fn new(config: Config, codec: Arc<Codec>, seed: [u8; 32], memory: M) -> Engine<M> {
-        todo!()
+        let mut random = Random::new(seed);
+        let keyed = Keyed::new(random.next_u64(), random.next_u64());
+        let first_ticket = 1 + (random.next_u64() >> 1);
+        let transactions = config.transactions_max.next_power_of_two().clamp(1, 1 << 20);
+        // 32-bit ids leave at least 12 bits for the generation at this capacity.
+        let transactions = TransactionTable::new(transactions, 32).or_else(|| TransactionTable::new(64, 32));
+        #[expect(clippy::unwrap_used, reason = "64 entries with 32-bit ids are always possible")]
+        let transactions = transactions.unwrap();
+        Engine {
+            codec,
+            memory,
+            addresses: AddressVector::new(keyed.clone()),
+            endpoints: Vec::new(),
+            endpoint_of: HashMap::with_hasher(keyed.clone()),
+            queues: Vec::new(),
+            counters: Vec::new(),
+            statistics: Statistics::default(),
+            epoch: random.next_u32() | 1,
+            entries: Entries::new(config.commands_max),
+            trackers: Slab::new(),
+            tracker_of: HashMap::with_hasher(keyed.clone()),
+            ready: VecDeque::new(),
+            known: HashMap::with_hasher(keyed.clone()),
+            psn: random.next_u64() >> 1,
+            number: random.next_u32(),
+            datagrams: VecDeque::new(),
+            trackers_due: Time::NEVER,
+            urgent: false,
+            lives: Slab::new(),
+            life_of: HashMap::with_hasher(keyed.clone()),
+            tombstones: Tombstones::new(keyed.clone(), first_ticket, config.tombstones_max),
+            first_ticket,
+            last_ticket: first_ticket - 1,
+            discarded_ticket: first_ticket - 1,
+            acks_now: VecDeque::new(),
+            acks_later: VecDeque::new(),
+            lives_due: Time::NEVER,
+            answers: VecDeque::new(),
+            responses: VecDeque::new(),
+            transactions,
+            messages: HashMap::with_hasher(keyed.clone()),
+            pulls: Slab::new(),
+            shared: Slab::new(),
+            unexpected_bytes: 0,
+            unexpected_count: 0,
+            spare: Vec::new(),
+            sequence: random.next_u64() >> 2,
+            scratch: Vec::new(),
+            config,
+            random,
+            keyed,
+        }
     }
+
     /// The node's memory.
     pub fn memory(&self) -> &M {
         &self.memory
     }
+
     /// The node's memory, to attach buffers and register regions.
     pub fn memory_mut(&mut self) -> &mut M {
         &mut self.memory
     }
+
     /// The peers that have names.
     pub fn addresses(&self) -> &AddressVector {
         &self.addresses
     }
+
     /// The peers that have names, to add some.
     pub fn addresses_mut(&mut self) -> &mut AddressVector {
         &mut self.addresses
     }
+
     /// Makes a completion queue.
     pub fn open_queue(&mut self, capacity: usize) -> QueueId {
-        todo!()
+        self.queues.push(CompletionQueue::new(capacity));
+        QueueId(self.queues.len() as u32 - 1)
     }
+
     /// Makes a counter.
     pub fn open_counter(&mut self) -> CounterId {
-        todo!()
+        self.counters.push(Counter::default());
+        CounterId(self.counters.len() as u32 - 1)
     }
+
     /// What a counter shows.
     pub fn counter(&self, counter: CounterId) -> Counter {
-        todo!()
+        self.counters.get(counter.0 as usize).copied().unwrap_or_default()
     }
+
+    /// Sets a counter.
+    pub fn set_counter(&mut self, counter: CounterId, value: Counter) {
+        if let Some(counter) = self.counters.get_mut(counter.0 as usize) {
+            *counter = value;
+        }
+    }
+
     /// Makes an endpoint.
     pub fn open_endpoint(&mut self, kind: EndpointKind, bindings: Bindings) -> EndpointId {
-        todo!()
+        let mut number = self.random.next_u32();
+        while number == 0 || self.endpoint_of.contains_key(&number) {
+            number = self.random.next_u32();
+        }
+        let receives = self.config.receives_max;
+        let unexpected = self.config.unexpected_max;
+        let endpoint = Endpoint {
+            number,
+            kind,
+            bindings,
+            posted: Posted::new(self.keyed.clone(), receives),
+            unexpected: Unexpected::new(self.keyed.clone(), unexpected),
+            tagged_posted: Posted::new(self.keyed.clone(), receives),
+            tagged_unexpected: Unexpected::new(self.keyed.clone(), unexpected),
+            refused: Vec::new(),
+        };
+        let id = match self.endpoints.iter().position(Option::is_none) {
+            Some(free) => free,
+            None => {
+                self.endpoints.push(None);
+                self.endpoints.len() - 1
+            }
+        };
+        if let Some(slot) = self.endpoints.get_mut(id) {
+            *slot = Some(endpoint);
+        }
+        let id = EndpointId(id as u32);
+        self.endpoint_of.insert(number, id);
+        id
     }
+
     /// The number by which peers address an endpoint ([`crate::address::Address::endpoint`]).
     pub fn endpoint_number(&self, endpoint: EndpointId) -> Option<u32> {
-        todo!()
+        self.endpoint(endpoint).map(|endpoint| endpoint.number)
     }
-    /// Closes an endpoint: its receives are cancelled, its commands end with [`crate::event::Failure::Closed`].
-    pub fn close_endpoint(&mut self, now: Time, endpoint: EndpointId) {
-        todo!()
+
+    fn endpoint(&self, endpoint: EndpointId) -> Option<&Endpoint> {
+        self.endpoints.get(endpoint.0 as usize)?.as_ref()
     }
-    /// Takes a command.
-    pub fn post(&mut self, now: Time, command: &Command) -> Result<(), PostError> {
-        todo!()
+
+    fn endpoint_mut(&mut self, endpoint: EndpointId) -> Option<&mut Endpoint> {
+        self.endpoints.get_mut(endpoint.0 as usize)?.as_mut()
     }
-    /// Takes a buffer for messages.
-    pub fn post_receive(&mut self, now: Time, receive: &Receive) -> Result<(), PostError> {
-        todo!()
-    }
-    /// Cancels the oldest receive, or command that waits to be issued again, with this context. Its completion says
-    /// [`crate::event::Failure::Cancelled`]. False: there is none that can be.
-    pub fn cancel(&mut self, now: Time, endpoint: EndpointId, context: u64) -> bool {
-        todo!()
-    }
+
     /// Takes one datagram. It may be changed: bundles are unpacked in place.
     pub fn handle_datagram(&mut self, now: Time, from: SocketAddr, datagram: &mut [u8], marked: bool) {
-        todo!()
+        self.statistics.datagrams_received += 1;
+        let codec = Arc::clone(&self.codec);
+        let Some(session) = codec.session(datagram).filter(|session| session.id == self.config.session) else {
+            self.statistics.dropped_foreign += 1;
+            return;
+        };
+        let end = datagram.len() - TRAILER_BYTES;
+        let (body, trailer) = datagram.split_at(end);
+        if self.memory.crc32c_bytes(0, body).to_le_bytes() != trailer {
+            self.statistics.dropped_damaged += 1;
+            return;
+        }
+        // P-2.4: nothing is looked up before this point.
+        let mut decoded = Decoded::default();
+        let arrived = Arrived { now, from, timestamp: session.timestamp, marked };
+        if !session.bundle {
+            self.handle_packet(&arrived, datagram, &mut decoded);
+            return;
+        }
+        // P-2.9: each entry gets the session header in front of it, over what was read before.
+        let mut header = [0; SESSION_BYTES];
+        header.iter_mut().zip(&*datagram).for_each(|(to, from)| *to = *from);
+        codec.unmark_bundle(&mut header);
+        let mut at = SESSION_BYTES;
+        while at < end {
+            let length = datagram.get(at..at + 2).and_then(|bytes| <[u8; 2]>::try_from(bytes).ok());
+            let length = length.map_or(0, |bytes| usize::from(u16::from_be_bytes(bytes)));
+            let start = at + 2;
+            if length < TRANSPORT_BYTES || start + length > end {
+                self.statistics.dropped_malformed += 1;
+                return;
+            }
+            let Some(packet) = datagram.get_mut(start - SESSION_BYTES..start + length + TRAILER_BYTES) else { return };
+            packet.iter_mut().zip(header).for_each(|(to, from)| *to = from);
+            self.handle_packet(&arrived, packet, &mut decoded);
+            at = start + length;
+        }
     }
+
     /// The path to `to` carries no more than this.
     pub fn handle_too_big(&mut self, now: Time, to: SocketAddr, mtu_bytes: u32) {
-        todo!()
+        let mtu_bytes = mtu_bytes.max(crate::limits::MTU_MIN_BYTES);
+        let Some(&index) = self.tracker_of.get(&to) else { return };
+        let Some(tracker) = self.trackers.get_mut(index) else { return };
+        if mtu_bytes < tracker.mtu {
+            tracker.mtu = mtu_bytes;
+            tracker.congestion.set_packet(mtu_bytes);
+            self.fail_oversized(now, index);
+        }
     }
-    /// Does what is due.
-    pub fn handle_timeout(&mut self, now: Time) {
-        todo!()
-    }
-    /// When [`Engine::handle_timeout`] wants to be called; [`Time::NEVER`] when nothing is under way.
-    pub fn poll_timeout(&self) -> Time {
-        todo!()
-    }
-    /// Fills `transmit` with what is to be sent next. False: nothing.
-    pub fn poll_transmit(&mut self, now: Time, transmit: &mut Transmit) -> bool {
-        todo!()
-    }
+
     /// Whether something posted should not wait for company: nothing is in flight to its target that would bring the
     /// driver back soon. A driver may leave everything else until its next round, so that short messages share datagrams.
     pub fn is_urgent(&self) -> bool {
-        todo!()
+        self.urgent
     }
+
     /// The oldest completion of a queue.
     pub fn poll_completion(&mut self, queue: QueueId) -> Option<Completion> {
-        todo!()
+        let completion = self.queues.get_mut(queue.0 as usize)?.pop()?;
+        self.grant_credits(queue);
+        Some(completion)
     }
+
+    /// Completions of a queue that wait to be read.
+    pub fn completions(&self, queue: QueueId) -> usize {
+        self.queues.get(queue.0 as usize).map_or(0, CompletionQueue::len)
+    }
+
     /// Bytes and entries of state, by purpose.
     pub fn state(&self) -> State {
-        todo!()
+        let endpoints = || self.endpoints.iter().flatten();
+        State {
+            trackers: self.trackers.len(),
+            tracker_bytes: self.trackers.iter().map(|(_, tracker)| tracker.bytes()).sum(),
+            commands: self.entries.len(),
+            lives: self.lives.len(),
+            life_bytes: self.lives.iter().map(|(_, life)| life.bytes()).sum(),
+            tombstones: self.tombstones.len(),
+            tombstone_bytes: self.tombstones.bytes(),
+            messages: self.messages.len(),
+            unexpected: endpoints().map(|e| e.unexpected.len() + e.tagged_unexpected.len()).sum(),
+            receives: endpoints().map(|e| e.posted.len() + e.tagged_posted.len()).sum(),
+            reserved: self.queues.iter().map(CompletionQueue::reserved).sum(),
+            held: self.lives.iter().map(|(_, life)| life.held.len()).sum(),
+            replay_results: self.lives.iter().map(|(_, life)| life.replay.len()).sum(),
+        }
     }
+
     /// Counts of what happened.
     pub fn statistics(&self) -> &Statistics {
-        todo!()
+        &self.statistics
     }
+}
+
+/// What is known of a packet before it is decoded.
+#[derive(Clone, Copy, Debug)]
+struct Arrived {
+    now: Time,
+    from: SocketAddr,
+    timestamp: u32,
+    marked: bool,
 }
 
 /// How much an engine keeps.

@@ -97,6 +97,7 @@ pub(crate) struct Tracker {
     pub(crate) next_keep_alive: Time,
     /// One PROBE is owed to the target before the tracker goes, so that it can forget (P-7.3).
     pub(crate) owes_probe: bool,
+    pub(crate) probe_at: Time,
     /// In the list of those with something to send.
     pub(crate) ready: bool,
     /// Packets since an acknowledgement was asked for.
@@ -134,6 +135,7 @@ impl Tracker {
             probe_wanted: false,
             next_keep_alive: now.plus_micros(KEEP_ALIVE_US),
             owes_probe: false,
+            probe_at: Time(0),
             ready: false,
             unasked: 0,
             blocked_until: Time(0),

@@ -2,7 +2,7 @@
 //!
 //! A packet is a [`SrdmaSession`] header; then, unless it is sealed, a [`SrdmaTransport`] header whose opcode says which
 //! of the others follow, in the order in which they stand here. A bundle has several of these behind one session header
-//! (P-2.9).
+//! (P-2.9): [`crate::bundle`] takes it apart.
 
 use super::fields::{Fields, flag};
 

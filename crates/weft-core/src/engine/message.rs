@@ -1,0 +1,1062 @@
+//! Messages at the target: matched to a receive or kept until one comes, put together from packets in any order, fetched when
+//! they are long (P-5.5, P-6).
+
+use alloc::vec::Vec;
+
+use weft_wire::command::{Flags, Kind, Slot};
+use weft_wire::table::Decoded;
+use weft_wire::transaction::{Find, Segment, Transaction, TransactionId};
+
+use super::request::{RequestIn, Verdict};
+use super::transmit::status_of;
+use super::{Arrived, Endpoint, EndpointKind, Engine};
+use crate::address::{Address, PeerId, SourceId};
+use crate::command::{Command, EndpointId, Operation, PostError, Receive};
+use crate::event::{Completion, CompletionKind, Failure};
+use crate::limits::REFUSED_MAX;
+use crate::matching::{Posted, Unexpected, UnexpectedId};
+use crate::memory::{Access, Fault, LocalKey, Memory};
+use crate::packet::Status;
+use crate::time::Time;
+
+/// A receive in the list of its endpoint.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PostedReceive {
+    receive: Receive,
+    /// Of multi-receive: what its messages share.
+    shared: Option<u32>,
+}
+
+/// A multi-receive buffer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shared {
+    receive: Receive,
+    used: u64,
+    /// Messages on their way into it.
+    pending: u32,
+    /// Takes no more.
+    retired: bool,
+}
+
+/// Where a message goes: a receive that it was matched to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Landing {
+    local: LocalKey,
+    offset: u64,
+    room: u64,
+    context: u64,
+    silent: bool,
+    shared: Option<u32>,
+}
+
+/// What the completion of a message tells.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Envelope {
+    endpoint: EndpointId,
+    source: Address,
+    tagged: bool,
+    tag: u64,
+    immediate: Option<u64>,
+    length: u32,
+}
+
+/// A message that came before its receive.
+#[derive(Debug)]
+pub(super) struct UnexpectedMessage {
+    envelope: Envelope,
+    body: Body,
+}
+
+#[derive(Debug)]
+enum Body {
+    Whole(Vec<u8>),
+    /// Still arriving.
+    Partial(TransactionId),
+    /// Waits at its sender.
+    Rendezvous { key: u64, address: u64 },
+}
+
+/// A message of several packets that is arriving.
+#[derive(Debug)]
+pub(super) struct Message {
+    life: u32,
+    number: u32,
+    envelope: Envelope,
+    received: u32,
+    place: Place,
+    last: Time,
+}
+
+#[derive(Debug)]
+enum Place {
+    Receive(Landing),
+    /// No receive yet; or one that came while it was arriving.
+    Unexpected { bytes: Vec<u8>, id: UnexpectedId, landing: Option<Landing> },
+    /// Nobody wants it any more.
+    Discard,
+    /// A write that tells its target when it is complete.
+    Write { key: u64, address: u64, notify: bool, verify: Option<u32> },
+}
+
+/// A long message that is being fetched.
+#[derive(Debug)]
+pub(super) struct Pull {
+    landing: Landing,
+    envelope: Envelope,
+    key: u64,
+}
+
+impl<M: Memory> Engine<M> {
+    // ------------------------------------------------------------------ receives
+
+    /// Takes a buffer for messages. A message that waits is taken at once.
+    pub fn post_receive(&mut self, now: Time, receive: &Receive) -> Result<(), PostError> {
+        let id = receive.endpoint;
+        let endpoint = self.endpoint(id).ok_or(PostError::NoSuchEndpoint)?;
+        if receive.tagged && endpoint.kind == EndpointKind::Datagram {
+            return Err(PostError::NotSupported);
+        }
+        let posted = if receive.tagged { &endpoint.tagged_posted } else { &endpoint.posted };
+        if posted.len() >= posted.capacity() {
+            return Err(PostError::QueueFull);
+        }
+        self.check_local(receive.local, receive.offset, receive.length)?;
+        let source = match receive.source {
+            Some(peer) => Some(self.addresses.source(peer).ok_or(PostError::NoSuchPeer)?),
+            None => None,
+        };
+        let result = match receive.multi {
+            Some(least) => self.post_multi(now, receive, source, least),
+            None => self.post_single(now, receive, source),
+        };
+        if result.is_ok() {
+            self.grant_credits_of(id);
+        }
+        result
+    }
+
+    fn post_single(&mut self, now: Time, receive: &Receive, source: Option<SourceId>) -> Result<(), PostError> {
+        let landing = Landing {
+            local: receive.local,
+            offset: receive.offset,
+            room: receive.length,
+            context: receive.context,
+            silent: receive.silent,
+            shared: None,
+        };
+        if let Some(found) = self.find_unexpected(receive, source) {
+            return self.take_unexpected(now, receive, found, landing);
+        }
+        self.enlist(receive, source, None)
+    }
+
+    fn post_multi(&mut self, now: Time, receive: &Receive, source: Option<SourceId>, least: u64) -> Result<(), PostError> {
+        let shared = Shared { receive: *receive, used: 0, pending: 0, retired: false };
+        let index = self.shared.insert(shared);
+        while let Some(found) = self.find_unexpected(receive, source) {
+            let Some(length) = self.unexpected_length(receive, found) else { break };
+            let Some(shared) = self.shared.get_mut(index) else { break };
+            let room = receive.length - shared.used;
+            if length > room && shared.used > 0 {
+                break;
+            }
+            let landing = shared.land(index, length, receive.length);
+            if self.take_unexpected(now, receive, found, landing).is_err() {
+                if let Some(shared) = self.shared.get_mut(index) {
+                    shared.pending -= 1;
+                    shared.used = landing.offset - receive.offset;
+                }
+                break;
+            }
+            if self.shared.get(index).is_none_or(|shared| receive.length - shared.used < least) {
+                self.retire(index);
+                return Ok(());
+            }
+        }
+        self.enlist(receive, source, Some(index))
+    }
+
+    fn enlist(&mut self, receive: &Receive, source: Option<SourceId>, shared: Option<u32>) -> Result<(), PostError> {
+        let endpoint = self.endpoint_mut(receive.endpoint).ok_or(PostError::NoSuchEndpoint)?;
+        let (posted, _) = lists(endpoint, receive.tagged);
+        let (tag, ignore) = if receive.tagged { (receive.tag, receive.ignore) } else { (0, 0) };
+        let posted = posted.post(source, tag, ignore, PostedReceive { receive: *receive, shared });
+        posted.map(|_| ()).map_err(|_| PostError::QueueFull)
+    }
+
+    fn find_unexpected(&mut self, receive: &Receive, source: Option<SourceId>) -> Option<UnexpectedId> {
+        let (_, unexpected) = lists(self.endpoint_mut(receive.endpoint)?, receive.tagged);
+        let (tag, ignore) = if receive.tagged { (receive.tag, receive.ignore) } else { (0, 0) };
+        unexpected.first(source, tag, ignore)
+    }
+
+    fn unexpected_length(&mut self, receive: &Receive, id: UnexpectedId) -> Option<u64> {
+        let (_, unexpected) = lists(self.endpoint_mut(receive.endpoint)?, receive.tagged);
+        unexpected.get(id).map(|message| u64::from(message.envelope.length))
+    }
+
+    /// Gives a waiting message to a receive.
+    fn take_unexpected(
+        &mut self,
+        now: Time,
+        receive: &Receive,
+        id: UnexpectedId,
+        landing: Landing,
+    ) -> Result<(), PostError> {
+        let endpoint = self.endpoint(receive.endpoint).ok_or(PostError::NoSuchEndpoint)?;
+        let queue = endpoint.bindings.receive_queue;
+        if !self.entries.has_room(2) {
+            return Err(PostError::QueueFull);
+        }
+        if !self.reserve(queue) {
+            return Err(PostError::CompletionQueueFull);
+        }
+        let taken = self.endpoint_mut(receive.endpoint).and_then(|e| lists(e, receive.tagged).1.remove(id));
+        let Some(message) = taken else {
+            self.unreserve(queue);
+            return Ok(());
+        };
+        self.unexpected_count -= 1;
+        let envelope = message.envelope;
+        let fits = u64::from(envelope.length) <= landing.room;
+        match message.body {
+            Body::Whole(bytes) => {
+                let result = if fits {
+                    let piece = Segment { address: landing.offset, length: bytes.len() as u64 };
+                    let written = write_local(&mut self.memory, landing.local, [piece].into_iter(), &bytes);
+                    written.map_err(|_| Failure::LocalFault)
+                } else {
+                    Err(Failure::Truncated)
+                };
+                self.recycle(bytes);
+                self.complete_receive(&envelope, &landing, result);
+            }
+            Body::Partial(transaction) => {
+                let Some(arriving) = self.messages.get_mut(&transaction) else { return Ok(()) };
+                if fits {
+                    if let Place::Unexpected { landing: waiting, .. } = &mut arriving.place {
+                        *waiting = Some(landing);
+                    }
+                } else {
+                    let place = core::mem::replace(&mut arriving.place, Place::Discard);
+                    if let Place::Unexpected { bytes, .. } = place {
+                        self.recycle(bytes);
+                    }
+                    self.complete_receive(&envelope, &landing, Err(Failure::Truncated));
+                }
+            }
+            Body::Rendezvous { key, address } => self.begin_pull(now, envelope, landing, key, address),
+        }
+        Ok(())
+    }
+
+    fn recycle(&mut self, mut bytes: Vec<u8>) {
+        self.unexpected_bytes = self.unexpected_bytes.saturating_sub(bytes.len());
+        if self.spare.len() < SPARE_MAX && bytes.capacity() <= SPARE_MAX_BYTES {
+            bytes.clear();
+            self.spare.push(bytes);
+        }
+    }
+
+    pub(super) fn cancel_receive(&mut self, endpoint: EndpointId, context: u64) -> bool {
+        for tagged in [false, true] {
+            let Some(state) = self.endpoint_mut(endpoint) else { return false };
+            let queue = state.bindings.receive_queue;
+            let (posted, _) = lists(state, tagged);
+            let Some(id) = posted.find(|posted| posted.receive.context == context) else { continue };
+            if !self.reserve(queue) {
+                return false;
+            }
+            let removed = self.endpoint_mut(endpoint).and_then(|state| lists(state, tagged).0.remove(id));
+            if let Some(posted) = removed {
+                self.cancelled(endpoint, &posted, Failure::Cancelled);
+            }
+            return true;
+        }
+        false
+    }
+
+    /// Reports a receive that got nothing. A place in the queue is reserved.
+    fn cancelled(&mut self, endpoint: EndpointId, posted: &PostedReceive, failure: Failure) {
+        let queue = self.endpoint(endpoint).and_then(|endpoint| endpoint.bindings.receive_queue);
+        let mut local = posted.receive.local;
+        if let Some(index) = posted.shared {
+            match self.shared.get_mut(index) {
+                Some(shared) if shared.pending > 0 => {
+                    shared.retired = true;
+                    local = LocalKey::NONE;
+                }
+                _ => drop(self.shared.remove(index)),
+            }
+        }
+        let kind = if posted.receive.tagged { CompletionKind::TaggedReceive } else { CompletionKind::Receive };
+        let completion = Completion {
+            context: posted.receive.context,
+            kind,
+            result: Err(failure),
+            length: 0,
+            tag: 0,
+            immediate: None,
+            source: None,
+            peer: None,
+            local,
+            results: LocalKey::NONE,
+            offset: 0,
+        };
+        if queue.is_some() {
+            self.push(queue, completion);
+        } else if local != LocalKey::NONE {
+            self.memory.release(local);
+        }
+    }
+
+    /// Everything of an endpoint that receives ends.
+    pub(super) fn close_receives(&mut self, now: Time, id: EndpointId) {
+        let arriving: Vec<TransactionId> =
+            self.messages.iter().filter(|(_, message)| message.envelope.endpoint == id).map(|(id, _)| *id).collect();
+        for transaction in arriving {
+            self.abort_message(transaction, Failure::Closed);
+        }
+        for tagged in [false, true] {
+            loop {
+                let Some(endpoint) = self.endpoint_mut(id) else { return };
+                let queue = endpoint.bindings.receive_queue;
+                let (posted, _) = lists(endpoint, tagged);
+                let Some(posted) = posted.find(|_| true).and_then(|first| posted.remove(first)) else { break };
+                if self.reserve(queue) {
+                    self.cancelled(id, &posted, Failure::Closed);
+                } else if posted.shared.and_then(|index| self.shared.remove(index)).is_none_or(|s| s.pending == 0) {
+                    self.memory.release(posted.receive.local);
+                }
+            }
+            loop {
+                let Some(endpoint) = self.endpoint_mut(id) else { return };
+                let number = endpoint.number;
+                let (_, unexpected) = lists(endpoint, tagged);
+                let Some(message) = unexpected.find(|_| true).and_then(|first| unexpected.remove(first)) else { break };
+                self.unexpected_count -= 1;
+                match message.body {
+                    Body::Whole(bytes) => self.recycle(bytes),
+                    Body::Partial(_) => {}
+                    Body::Rendezvous { key, .. } => self.send_done(now, &message.envelope, number, key, 0),
+                }
+            }
+        }
+    }
+
+    // ------------------------------------------------------------------ arriving messages
+
+    pub(super) fn execute_send(&mut self, input: &RequestIn<'_>, endpoint: EndpointId) -> Verdict {
+        let command = &input.decoded.command;
+        let flags = command.flags();
+        let rendezvous = command.kind() == Kind::ReadyToSend;
+        let tagged = command.kind() == Kind::TaggedSend || rendezvous && flags.contains(Flags::IMMEDIATE);
+        let immediate = if rendezvous { input.reliability.data } else { flags.contains(Flags::IMMEDIATE) };
+        let envelope = Envelope {
+            endpoint,
+            source: Address { socket: input.request.from, endpoint: input.request.source },
+            tagged,
+            tag: if tagged { command.slot(Slot::Argument0) } else { 0 },
+            immediate: immediate.then(|| command.immediate()),
+            length: command.length() as u32,
+        };
+        if flags.contains(Flags::INVALIDATE) {
+            return self.refused_send(input, Status::NotSupported);
+        }
+        let number = command.message() as u32;
+        let several = !rendezvous && (input.payload.len() as u64) < command.length();
+        let key = self.message_key(input, number);
+        if several && let Some(transaction) = self.transactions.by_key(key) {
+            return self.place_more(input, transaction, &envelope);
+        }
+        let Some(life) = self.lives.get(input.life) else { return Verdict::Refused(Status::NotReady) };
+        if !life.in_order(input.request.source, input.request.destination, number, input.reliability.after) {
+            return Verdict::OutOfOrder;
+        }
+        // P-6.2: what acceptance needs, before anything is changed.
+        let no_room = several && self.transactions.len() >= self.config.transactions_max
+            || rendezvous && !self.entries.has_room(2);
+        if no_room {
+            return self.not_ready(input, endpoint);
+        }
+        let verdict = match self.match_posted(&envelope) {
+            Matched::NotReady => return self.not_ready(input, endpoint),
+            Matched::Truncated(landing) => {
+                self.complete_receive(&envelope, &landing, Err(Failure::Truncated));
+                Verdict::Refused(Status::LengthError)
+            }
+            Matched::Landing(landing) if rendezvous => {
+                self.begin_pull(input.now, envelope, landing, command.key(), command.address());
+                Verdict::Accepted
+            }
+            Matched::Landing(landing) if several => self.begin_message(input, key, envelope, Place::Receive(landing)),
+            Matched::Landing(landing) => {
+                let piece = Segment { address: landing.offset, length: input.payload.len() as u64 };
+                match write_local(&mut self.memory, landing.local, [piece].into_iter(), input.payload) {
+                    Ok(()) => {
+                        self.complete_receive(&envelope, &landing, Ok(()));
+                        Verdict::Accepted
+                    }
+                    Err(_) => {
+                        self.complete_receive(&envelope, &landing, Err(Failure::LocalFault));
+                        Verdict::Refused(Status::OperationFailed)
+                    }
+                }
+            }
+            Matched::Nothing => match self.keep_unexpected(input, key, envelope, rendezvous, several) {
+                Some(verdict) => verdict,
+                None => return self.not_ready(input, endpoint),
+            },
+        };
+        if let Some(life) = self.lives.get_mut(input.life) {
+            life.passed(input.request.source, input.request.destination, number);
+        }
+        verdict
+    }
+
+    /// What names a message of several packets: nobody else has this ticket.
+    fn message_key(&self, input: &RequestIn<'_>, number: u32) -> u64 {
+        use core::hash::BuildHasher;
+        self.keyed.hash_one((input.request.ticket, u64::from(input.request.source) << 32 | u64::from(number)))
+    }
+
+    fn not_ready(&mut self, input: &RequestIn<'_>, endpoint: EndpointId) -> Verdict {
+        if let Some(endpoint) = self.endpoint_mut(endpoint) {
+            let same = |other: &crate::reliable::life::Request| {
+                other.from == input.request.from && other.source == input.request.source
+            };
+            endpoint.refused.retain(|other| !same(other));
+            if endpoint.refused.len() < REFUSED_MAX {
+                endpoint.refused.push(input.request);
+            }
+        }
+        Verdict::Refused(Status::NotReady)
+    }
+
+    /// The receive for a message, taken out of its list; a place in the completion queue is reserved.
+    fn match_posted(&mut self, envelope: &Envelope) -> Matched {
+        let source = self.addresses.source_of(envelope.source);
+        let length = u64::from(envelope.length);
+        loop {
+            let Some(endpoint) = self.endpoint_mut(envelope.endpoint) else { return Matched::NotReady };
+            let queue = endpoint.bindings.receive_queue;
+            let (posted, _) = lists(endpoint, envelope.tagged);
+            let Some(id) = posted.first(source, envelope.tag) else { return Matched::Nothing };
+            let Some(found) = posted.get(id).copied() else { return Matched::Nothing };
+            if !self.reserve(queue) {
+                return Matched::NotReady;
+            }
+            let receive = found.receive;
+            let mut take = true;
+            let landing = match found.shared.and_then(|index| self.shared.get_mut(index).map(|shared| (index, shared))) {
+                None => Landing {
+                    local: receive.local,
+                    offset: receive.offset,
+                    room: receive.length,
+                    context: receive.context,
+                    silent: receive.silent,
+                    shared: None,
+                },
+                Some((index, shared)) => {
+                    let room = receive.length - shared.used;
+                    if length > room && shared.used > 0 {
+                        // It goes into the next buffer, and this one is done.
+                        let idle = shared.pending == 0;
+                        self.remove_posted(envelope, id);
+                        self.retire(index);
+                        if idle {
+                            self.release_shared(index, queue);
+                        } else {
+                            self.unreserve(queue);
+                        }
+                        continue;
+                    }
+                    let landing = shared.land(index, length, receive.length);
+                    take = receive.length - shared.used < receive.multi.unwrap_or(0);
+                    if take {
+                        shared.retired = true;
+                    }
+                    landing
+                }
+            };
+            if take {
+                self.remove_posted(envelope, id);
+            }
+            return if length > landing.room { Matched::Truncated(landing) } else { Matched::Landing(landing) };
+        }
+    }
+
+    fn remove_posted(&mut self, envelope: &Envelope, id: crate::matching::PostedId) {
+        if let Some(endpoint) = self.endpoint_mut(envelope.endpoint) {
+            lists(endpoint, envelope.tagged).0.remove(id);
+        }
+    }
+
+    fn retire(&mut self, index: u32) {
+        if let Some(shared) = self.shared.get_mut(index) {
+            shared.retired = true;
+        }
+    }
+
+    /// Gives an idle multi-receive buffer back. A place in the queue is reserved.
+    fn release_shared(&mut self, index: u32, queue: Option<crate::event::QueueId>) {
+        let Some(shared) = self.shared.remove(index) else { return };
+        let completion = Completion {
+            context: shared.receive.context,
+            kind: CompletionKind::BufferReleased,
+            result: Ok(()),
+            length: 0,
+            tag: 0,
+            immediate: None,
+            source: None,
+            peer: None,
+            local: shared.receive.local,
+            results: LocalKey::NONE,
+            offset: 0,
+        };
+        if queue.is_some() {
+            self.push(queue, completion);
+        } else {
+            self.memory.release(shared.receive.local);
+        }
+    }
+
+    /// Keeps a message until its receive is posted; `None`: there is no room.
+    fn keep_unexpected(
+        &mut self,
+        input: &RequestIn<'_>,
+        key: u64,
+        envelope: Envelope,
+        rendezvous: bool,
+        several: bool,
+    ) -> Option<Verdict> {
+        let command = &input.decoded.command;
+        let length = if rendezvous { 0 } else { envelope.length as usize };
+        if self.unexpected_bytes + length > self.config.unexpected_max_bytes {
+            return None;
+        }
+        let source = self.addresses.source_of(envelope.source);
+        let endpoint = self.endpoint_mut(envelope.endpoint)?;
+        let (_, unexpected) = lists(endpoint, envelope.tagged);
+        if unexpected.len() >= unexpected.capacity() {
+            return None;
+        }
+        if rendezvous {
+            let body = Body::Rendezvous { key: command.key(), address: command.address() };
+            unexpected.push(source, envelope.tag, UnexpectedMessage { envelope, body }).ok()?;
+            self.unexpected_count += 1;
+            return Some(Verdict::Accepted);
+        }
+        let mut bytes = self.spare.pop().unwrap_or_default();
+        if several {
+            bytes.resize(length, 0);
+            let body = Body::Whole(Vec::new());
+            let (_, unexpected) = lists(self.endpoint_mut(envelope.endpoint)?, envelope.tagged);
+            let id = unexpected.push(source, envelope.tag, UnexpectedMessage { envelope, body }).ok()?;
+            self.unexpected_bytes += length;
+            self.unexpected_count += 1;
+            return Some(self.begin_message(input, key, envelope, Place::Unexpected { bytes, id, landing: None }));
+        }
+        bytes.extend_from_slice(input.payload);
+        let (_, unexpected) = lists(self.endpoint_mut(envelope.endpoint)?, envelope.tagged);
+        unexpected.push(source, envelope.tag, UnexpectedMessage { envelope, body: Body::Whole(bytes) }).ok()?;
+        self.unexpected_bytes += length;
+        self.unexpected_count += 1;
+        Some(Verdict::Accepted)
+    }
+
+    /// The first packet seen of a message of several.
+    fn begin_message(&mut self, input: &RequestIn<'_>, key: u64, envelope: Envelope, place: Place) -> Verdict {
+        let base = match &place {
+            Place::Receive(landing) => landing.offset,
+            _ => 0,
+        };
+        let segment = Segment { address: base, length: u64::from(envelope.length) };
+        let transaction = Transaction::new(&[segment]).and_then(|t| self.transactions.insert(t, Find::Key(key)).ok());
+        let Some(transaction) = transaction else {
+            // Two messages with one name: the initiator broke P-4.1. What was taken for it is given back.
+            self.drop_place(&envelope, place);
+            return Verdict::Refused(Status::ProtocolError);
+        };
+        if let Place::Unexpected { id, .. } = &place
+            && let Some(endpoint) = self.endpoint_mut(envelope.endpoint)
+            && let Some(waiting) = lists(endpoint, envelope.tagged).1.get_mut(*id)
+        {
+            waiting.body = Body::Partial(transaction);
+        }
+        let number = input.decoded.command.message() as u32;
+        let message = Message { life: input.life, number, envelope, received: 0, place, last: input.now };
+        self.messages.insert(transaction, message);
+        if let Some(life) = self.lives.get_mut(input.life) {
+            life.messages += 1;
+        }
+        self.place_more(input, transaction, &envelope)
+    }
+
+    fn drop_place(&mut self, envelope: &Envelope, place: Place) {
+        match place {
+            Place::Receive(landing) => self.complete_receive(envelope, &landing, Err(Failure::ProtocolError)),
+            Place::Unexpected { bytes, id, landing } => {
+                self.forget_unexpected(envelope, id);
+                self.recycle(bytes);
+                if let Some(landing) = landing {
+                    self.complete_receive(envelope, &landing, Err(Failure::ProtocolError));
+                }
+            }
+            Place::Discard | Place::Write { .. } => {}
+        }
+    }
+
+    fn forget_unexpected(&mut self, envelope: &Envelope, id: UnexpectedId) {
+        let removed = self.endpoint_mut(envelope.endpoint).and_then(|e| lists(e, envelope.tagged).1.remove(id));
+        if removed.is_some() {
+            self.unexpected_count -= 1;
+        }
+    }
+
+    /// A packet of a message that is arriving.
+    fn place_more(&mut self, input: &RequestIn<'_>, id: TransactionId, envelope: &Envelope) -> Verdict {
+        let Some(message) = self.messages.get_mut(&id) else { return Verdict::Refused(Status::ProtocolError) };
+        // P-4.1: all packets of a message say the same.
+        let same = message.envelope.endpoint == envelope.endpoint
+            && message.envelope.source == envelope.source
+            && message.envelope.tagged == envelope.tagged
+            && message.envelope.tag == envelope.tag
+            && message.envelope.immediate == envelope.immediate
+            && message.envelope.length == envelope.length
+            && message.number == input.decoded.command.message() as u32;
+        if !same {
+            return Verdict::Refused(Status::ProtocolError);
+        }
+        message.last = input.now;
+        let Some(transaction) = self.transactions.get_mut(id) else { return Verdict::Refused(Status::ProtocolError) };
+        let Ok(mut pieces) = self.codec.tables().place(input.decoded, Some(transaction)) else {
+            return Verdict::Refused(Status::LengthError);
+        };
+        let placed = match &mut message.place {
+            Place::Receive(landing) => write_local(&mut self.memory, landing.local, pieces, input.payload),
+            Place::Unexpected { bytes, .. } => match pieces.next() {
+                Some(piece) => {
+                    let end = (piece.address + piece.length) as usize;
+                    let place = bytes.get_mut(piece.address as usize..end);
+                    place.map(|place| place.copy_from_slice(input.payload)).ok_or(Fault::OutOfBounds)
+                }
+                None => Ok(()),
+            },
+            Place::Discard => Ok(()),
+            Place::Write { .. } => Err(Fault::Failed),
+        };
+        if let Err(fault) = placed {
+            self.abort_message(id, Failure::LocalFault);
+            return Verdict::Refused(match status_of(fault) {
+                Status::AccessRefused => Status::OperationFailed,
+                status => status,
+            });
+        }
+        message.received += input.payload.len() as u32;
+        if message.received >= message.envelope.length {
+            self.message_complete(id);
+        }
+        Verdict::Accepted
+    }
+
+    /// All bytes of a message are here (P-6.3).
+    fn message_complete(&mut self, id: TransactionId) {
+        self.transactions.remove(id);
+        let Some(message) = self.messages.remove(&id) else { return };
+        if let Some(life) = self.lives.get_mut(message.life) {
+            life.messages = life.messages.saturating_sub(1);
+        }
+        let envelope = message.envelope;
+        match message.place {
+            Place::Receive(landing) => self.complete_receive(&envelope, &landing, Ok(())),
+            Place::Unexpected { bytes, landing: Some(landing), .. } => {
+                let piece = Segment { address: landing.offset, length: bytes.len() as u64 };
+                let written = write_local(&mut self.memory, landing.local, [piece].into_iter(), &bytes);
+                self.recycle(bytes);
+                self.complete_receive(&envelope, &landing, written.map_err(|_| Failure::LocalFault));
+            }
+            Place::Unexpected { bytes, id, landing: None } => {
+                if let Some(endpoint) = self.endpoint_mut(envelope.endpoint)
+                    && let Some(waiting) = lists(endpoint, envelope.tagged).1.get_mut(id)
+                {
+                    waiting.body = Body::Whole(bytes);
+                }
+            }
+            Place::Discard | Place::Write { .. } => {}
+        }
+    }
+
+    /// A message will not become complete.
+    fn abort_message(&mut self, id: TransactionId, failure: Failure) {
+        self.transactions.remove(id);
+        let Some(message) = self.messages.remove(&id) else { return };
+        if let Some(life) = self.lives.get_mut(message.life) {
+            life.messages = life.messages.saturating_sub(1);
+        }
+        let envelope = message.envelope;
+        match message.place {
+            Place::Receive(landing) => self.complete_receive(&envelope, &landing, Err(failure)),
+            Place::Unexpected { bytes, id, landing } => {
+                self.recycle(bytes);
+                match landing {
+                    Some(landing) => self.complete_receive(&envelope, &landing, Err(failure)),
+                    None => self.forget_unexpected(&envelope, id),
+                }
+            }
+            Place::Write { notify, .. } => {
+                if notify {
+                    let queue = self.endpoint(envelope.endpoint).and_then(|e| e.bindings.receive_queue);
+                    self.unreserve(queue);
+                }
+            }
+            Place::Discard => {}
+        }
+    }
+
+    /// A life ended: so do its incomplete messages (P-7.12).
+    pub(super) fn abort_messages(&mut self, _now: Time, life: u32) {
+        let mine: Vec<TransactionId> =
+            self.messages.iter().filter(|(_, message)| message.life == life).map(|(id, _)| *id).collect();
+        for id in mine {
+            self.abort_message(id, Failure::Aborted);
+        }
+    }
+
+    /// Messages of which nothing came for long, their lives notwithstanding.
+    pub(super) fn abort_idle_messages(&mut self, now: Time) {
+        let idle = |message: &Message| now >= message.last.plus_micros(crate::limits::MESSAGE_IDLE_US);
+        let old: Vec<TransactionId> =
+            self.messages.iter().filter(|(_, message)| idle(message)).map(|(id, _)| *id).collect();
+        for id in old {
+            self.abort_message(id, Failure::Aborted);
+        }
+    }
+
+    /// Tells the user about a message. The place in the queue was reserved when it was matched.
+    fn complete_receive(&mut self, envelope: &Envelope, landing: &Landing, result: Result<(), Failure>) {
+        let mut local = landing.local;
+        let mut offset = 0;
+        if let Some(index) = landing.shared {
+            local = LocalKey::NONE;
+            offset = landing.offset;
+            if let Some(shared) = self.shared.get_mut(index) {
+                shared.pending -= 1;
+                offset -= shared.receive.offset;
+                if shared.retired && shared.pending == 0 {
+                    local = shared.receive.local;
+                    self.shared.remove(index);
+                }
+            }
+        }
+        let bindings = self.endpoint(envelope.endpoint).map(|endpoint| endpoint.bindings).unwrap_or_default();
+        self.count(bindings.receive_counter, result.is_ok());
+        let queue = bindings.receive_queue;
+        let unwanted = landing.silent && result.is_ok() && (landing.shared.is_none() || local == LocalKey::NONE);
+        if unwanted || queue.is_none() {
+            self.unreserve(queue);
+            if local != LocalKey::NONE {
+                self.memory.release(local);
+            }
+            return;
+        }
+        let peer = self.addresses.find(self.addresses.source_of(envelope.source));
+        let kind = if envelope.tagged { CompletionKind::TaggedReceive } else { CompletionKind::Receive };
+        self.push(queue, Completion {
+            context: landing.context,
+            kind,
+            result,
+            length: u64::from(envelope.length),
+            tag: envelope.tag,
+            immediate: envelope.immediate,
+            source: Some(envelope.source),
+            peer,
+            local,
+            results: LocalKey::NONE,
+            offset,
+        });
+    }
+
+    // ------------------------------------------------------------------ rendezvous (P-5.5)
+
+    /// Fetches a message. There is room for the commands that it takes.
+    fn begin_pull(&mut self, now: Time, envelope: Envelope, landing: Landing, key: u64, address: u64) {
+        let number = self.endpoint_number(envelope.endpoint).unwrap_or(0);
+        if u64::from(envelope.length) > landing.room {
+            self.send_done(now, &envelope, number, key, landing.room.min(u64::from(envelope.length) - 1));
+            self.complete_receive(&envelope, &landing, Err(Failure::Truncated));
+            return;
+        }
+        if envelope.length == 0 {
+            self.send_done(now, &envelope, number, key, 0);
+            self.complete_receive(&envelope, &landing, Ok(()));
+            return;
+        }
+        let peer = self.addresses.find(self.addresses.source_of(envelope.source)).unwrap_or(PeerId(u32::MAX));
+        let mut command = Command::new(Operation::Pull, envelope.endpoint, peer);
+        command.local = landing.local;
+        command.offset = landing.offset;
+        command.length = envelope.length;
+        command.key = key;
+        command.address = address;
+        let index = self.pulls.insert(Pull { landing, envelope, key });
+        if self.submit(now, command, envelope.source, number, index).is_none() {
+            self.pull_ended(now, index, Err(Failure::Aborted));
+        }
+    }
+
+    pub(super) fn pull_ended(&mut self, now: Time, index: u32, result: Result<(), Failure>) {
+        let Some(pull) = self.pulls.remove(index) else { return };
+        let taken = if result.is_ok() { u64::from(pull.envelope.length) } else { 0 };
+        if !matches!(result, Err(Failure::OutcomeUnknown | Failure::AccessRefused)) {
+            let number = self.endpoint_number(pull.envelope.endpoint).unwrap_or(0);
+            self.send_done(now, &pull.envelope, number, pull.key, taken);
+        }
+        self.complete_receive(&pull.envelope, &pull.landing, result);
+    }
+
+    /// Tells the sender of a long message that it is done, and how much of it was taken.
+    fn send_done(&mut self, now: Time, envelope: &Envelope, source: u32, key: u64, taken: u64) {
+        let peer = self.addresses.find(self.addresses.source_of(envelope.source)).unwrap_or(PeerId(u32::MAX));
+        let mut command = Command::new(Operation::Done, envelope.endpoint, peer);
+        command.key = key;
+        command.immediate = taken;
+        self.submit(now, command, envelope.source, source, 0);
+    }
+
+    /// The target has fetched our message, or does not want it.
+    pub(super) fn execute_done(&mut self, input: &RequestIn<'_>) -> Verdict {
+        let command = &input.decoded.command;
+        let handle = command.key() as u16;
+        let entry = self.entries.get(handle).filter(|entry| entry.rendezvous == command.key() && command.key() != 0);
+        let Some(entry) = entry.filter(|entry| entry.to.socket == input.request.from) else {
+            return Verdict::Refused(Status::AccessRefused);
+        };
+        let result = match command.length() {
+            taken if taken == u64::from(entry.command.length) => Ok(()),
+            0 => Err(Failure::Aborted),
+            _ => Err(Failure::LengthError),
+        };
+        self.finish(input.now, handle, result);
+        Verdict::Accepted
+    }
+
+    // ------------------------------------------------------------------ writes and datagrams
+
+    pub(super) fn execute_write(&mut self, input: &RequestIn<'_>, endpoint: EndpointId) -> Verdict {
+        let command = &input.decoded.command;
+        let flags = command.flags();
+        let notify = flags.contains(Flags::IMMEDIATE);
+        let verify = flags.contains(Flags::VERIFY).then(|| command.slot(Slot::Argument2) as u32);
+        let bindings = self.endpoint(endpoint).map(|endpoint| endpoint.bindings).unwrap_or_default();
+        let length = input.payload.len() as u64;
+        if let Err(fault) = self.memory.remote(command.key(), command.address(), length, Access::REMOTE_WRITE) {
+            return Verdict::Refused(status_of(fault));
+        }
+        let envelope = Envelope {
+            endpoint,
+            source: Address { socket: input.request.from, endpoint: input.request.source },
+            tagged: false,
+            tag: 0,
+            immediate: notify.then(|| command.immediate()),
+            length: command.length() as u32,
+        };
+        let several = length < command.length();
+        let counted = notify || verify.is_some() || bindings.remote_write_counter.is_some();
+        let key = self.message_key(input, command.message() as u32);
+        let mut message = None;
+        if several && counted {
+            message = self.transactions.by_key(key);
+            if message.is_none() {
+                if self.transactions.len() >= self.config.transactions_max {
+                    return self.not_ready(input, endpoint);
+                }
+                if notify && !self.reserve(bindings.receive_queue) {
+                    return self.not_ready(input, endpoint);
+                }
+                let start = command.address().wrapping_sub(command.offset());
+                let place = Place::Write { key: command.key(), address: start, notify, verify };
+                message = self.begin_write(input, key, envelope, place);
+            }
+            let same = message.and_then(|id| self.messages.get(&id)).is_some_and(|known| {
+                let Place::Write { key, address, notify: notifies, verify: verifies } = known.place else { return false };
+                key == command.key()
+                    && address == command.address().wrapping_sub(command.offset())
+                    && (notifies, verifies) == (notify, verify)
+                    && known.envelope.source == envelope.source
+                    && known.envelope.length == envelope.length
+                    && known.envelope.immediate == envelope.immediate
+            });
+            if !same {
+                return Verdict::Refused(Status::ProtocolError);
+            }
+        } else if notify && !self.reserve(bindings.receive_queue) {
+            return self.not_ready(input, endpoint);
+        }
+        if let Err(fault) = self.write_remote(command.key(), command.address(), input.payload) {
+            if notify && !several {
+                self.unreserve(bindings.receive_queue);
+            }
+            return Verdict::Refused(status_of(fault));
+        }
+        if several {
+            let Some(id) = message else { return Verdict::Accepted };
+            let Some(arriving) = self.messages.get_mut(&id) else { return Verdict::Accepted };
+            arriving.last = input.now;
+            arriving.received += length as u32;
+            if arriving.received < arriving.envelope.length {
+                return Verdict::Accepted;
+            }
+            self.message_complete(id);
+        }
+        let start = command.address().wrapping_sub(command.offset());
+        if let Some(wanted) = verify {
+            let sum = self.checksum_of(command.key(), start, command.length());
+            if sum != Ok(wanted) {
+                if notify {
+                    self.unreserve(bindings.receive_queue);
+                }
+                return Verdict::Refused(Status::ChecksumMismatch);
+            }
+        }
+        self.count(bindings.remote_write_counter, true);
+        if notify {
+            let peer = self.addresses.find(self.addresses.source_of(envelope.source));
+            self.push(bindings.receive_queue, Completion {
+                context: 0,
+                kind: CompletionKind::RemoteWrite,
+                result: Ok(()),
+                length: u64::from(envelope.length),
+                tag: 0,
+                immediate: envelope.immediate,
+                source: Some(envelope.source),
+                peer,
+                local: LocalKey::NONE,
+                results: LocalKey::NONE,
+                offset: 0,
+            });
+        }
+        Verdict::Accepted
+    }
+
+    fn begin_write(&mut self, input: &RequestIn<'_>, key: u64, envelope: Envelope, place: Place) -> Option<TransactionId> {
+        let segment = Segment { address: 0, length: u64::from(envelope.length) };
+        let id = self.transactions.insert(Transaction::new(&[segment])?, Find::Key(key)).ok()?;
+        let number = input.decoded.command.message() as u32;
+        let message = Message { life: input.life, number, envelope, received: 0, place, last: input.now };
+        self.messages.insert(id, message);
+        if let Some(life) = self.lives.get_mut(input.life) {
+            life.messages += 1;
+        }
+        Some(id)
+    }
+
+    fn write_remote(&mut self, key: u64, address: u64, bytes: &[u8]) -> Result<(), Fault> {
+        let mut done = 0;
+        while done < bytes.len() {
+            let left = (bytes.len() - done) as u64;
+            let at = address.checked_add(done as u64).ok_or(Fault::OutOfBounds)?;
+            let piece = self.memory.remote(key, at, left, Access::REMOTE_WRITE)?.first(left);
+            if piece.length == 0 {
+                return Err(Fault::OutOfBounds);
+            }
+            let end = done + piece.length as usize;
+            self.memory.write(piece, bytes.get(done..end).ok_or(Fault::OutOfBounds)?)?;
+            done = end;
+        }
+        Ok(())
+    }
+
+    /// A datagram of an unreliable endpoint: delivered to a posted receive, or dropped (P-5.4).
+    pub(super) fn handle_unreliable(&mut self, arrived: &Arrived, decoded: &Decoded, payload: &[u8]) {
+        let command = &decoded.command;
+        let endpoint = self.endpoint_of.get(&(command.queue() as u32)).copied();
+        let usable = endpoint.and_then(|id| self.endpoint(id)).is_some_and(|e| e.kind == EndpointKind::Datagram);
+        let whole = command.length() == payload.len() as u64 && command.offset() == 0;
+        let Some(endpoint) = endpoint.filter(|_| usable && whole) else {
+            self.statistics.dropped_datagrams += 1;
+            return;
+        };
+        let envelope = Envelope {
+            endpoint,
+            source: Address { socket: arrived.from, endpoint: command.source() as u32 },
+            tagged: false,
+            tag: 0,
+            immediate: command.flags().contains(Flags::IMMEDIATE).then(|| command.immediate()),
+            length: payload.len() as u32,
+        };
+        match self.match_posted(&envelope) {
+            Matched::Landing(landing) => {
+                let piece = Segment { address: landing.offset, length: payload.len() as u64 };
+                let written = write_local(&mut self.memory, landing.local, [piece].into_iter(), payload);
+                self.complete_receive(&envelope, &landing, written.map_err(|_| Failure::LocalFault));
+            }
+            Matched::Truncated(landing) => self.complete_receive(&envelope, &landing, Err(Failure::Truncated)),
+            Matched::NotReady | Matched::Nothing => self.statistics.dropped_datagrams += 1,
+        }
+    }
+}
+
+impl Shared {
+    /// The place for a message of this length, which is taken.
+    fn land(&mut self, index: u32, length: u64, room: u64) -> Landing {
+        let landing = Landing {
+            local: self.receive.local,
+            offset: self.receive.offset + self.used,
+            room: room - self.used,
+            context: self.receive.context,
+            silent: self.receive.silent,
+            shared: Some(index),
+        };
+        self.used = (self.used + length).min(room);
+        self.pending += 1;
+        landing
+    }
+}
+
+/// What the posted receives say to a message.
+enum Matched {
+    Landing(Landing),
+    Truncated(Landing),
+    /// None fits.
+    Nothing,
+    /// The completion queue has no room.
+    NotReady,
+}
+
+/// Buffers of unexpected messages that are kept for the next ones, and how long they may be.
+const SPARE_MAX: usize = 256;
+const SPARE_MAX_BYTES: usize = 16 << 10;
+
+fn lists(endpoint: &mut Endpoint, tagged: bool) -> (&mut Posted<PostedReceive>, &mut Unexpected<UnexpectedMessage>) {
+    if tagged {
+        (&mut endpoint.tagged_posted, &mut endpoint.tagged_unexpected)
+    } else {
+        (&mut endpoint.posted, &mut endpoint.unexpected)
+    }
+}
+
+/// Copies a payload into pieces of a local buffer.
+pub(super) fn write_local<M: Memory>(
+    memory: &mut M,
+    key: LocalKey,
+    pieces: impl Iterator<Item = Segment>,
+    payload: &[u8],
+) -> Result<(), Fault> {
+    let mut done = 0;
+    for piece in pieces {
+        let mut at = 0;
+        while at < piece.length {
+            let left = piece.length - at;
+            let granted = memory.local(key, piece.address + at, left)?.first(left);
+            if granted.length == 0 {
+                return Err(Fault::OutOfBounds);
+            }
+            let end = done + granted.length as usize;
+            memory.write(granted, payload.get(done..end).ok_or(Fault::OutOfBounds)?)?;
+            done = end;
+            at += granted.length;
+        }
+    }
+    if done == payload.len() { Ok(()) } else { Err(Fault::OutOfBounds) }
+}

@@ -1,0 +1,409 @@
+//! The way down, first part: from a command to its place in the queue of its target; and its end.
+
+use alloc::vec::Vec;
+
+use super::{Endpoint, EndpointKind, Engine, Known};
+use crate::address::Address;
+use crate::atomic::AtomicClass;
+use crate::command::{Command, CommandFlags, EndpointId, Level, Operation, PostError};
+use crate::event::{Completion, CompletionKind, CounterId, Failure, QueueId};
+use crate::limits::{ATOMIC_MAX_BYTES, LIFE_PSN_MAX, PROBE_LINGER_US, WINDOW_MAX};
+use crate::memory::{LocalKey, Memory};
+use crate::packet::{SESSION_BYTES, TRAILER_BYTES, TRANSPORT_BYTES};
+use crate::reliable::congestion::Congestion;
+use crate::reliable::entry::{Entry, Phase};
+use crate::reliable::tracker::Tracker;
+use crate::time::Time;
+
+use super::transmit::DatagramOut;
+
+impl<M: Memory> Engine<M> {
+    /// Takes a command. Its completion comes later, once, whatever happens.
+    pub fn post(&mut self, now: Time, command: &Command) -> Result<(), PostError> {
+        let endpoint = self.endpoint(command.endpoint).ok_or(PostError::NoSuchEndpoint)?;
+        let to = self.addresses.address(command.peer).ok_or(PostError::NoSuchPeer)?;
+        let (source, queue) = (endpoint.number, endpoint.bindings.transmit_queue);
+        let datagram = command.operation == Operation::Datagram;
+        if datagram != (endpoint.kind == EndpointKind::Datagram) {
+            return Err(PostError::NotSupported);
+        }
+        self.check_operation(command)?;
+        self.check_local(command.local, command.offset, u64::from(command.length))?;
+        // Some entries stay free for what the engine sends itself: the target's side must not starve.
+        if !self.entries.has_room(1 + self.config.commands_max / 8) {
+            return Err(PostError::QueueFull);
+        }
+        let injected = command.level == Level::Injected && !command.has(CommandFlags::SILENT);
+        if !self.reserve(queue) {
+            return Err(PostError::CompletionQueueFull);
+        }
+        if injected && !self.reserve(queue) {
+            self.unreserve(queue);
+            return Err(PostError::CompletionQueueFull);
+        }
+        let mut command = *command;
+        if injected {
+            // The caller made a copy; what is reserved a second time is for a failure that may come.
+            self.push(queue, completion_of(&command, LocalKey::NONE, Ok(())));
+            command.flags = command.flags | CommandFlags::SILENT;
+        }
+        if datagram {
+            self.datagrams.push_back(DatagramOut { command, to, source });
+            self.urgent = true;
+            return Ok(());
+        }
+        if self.submit(now, command, to, source, u32::MAX).is_none() {
+            self.unreserve(queue);
+            return Err(PostError::QueueFull);
+        }
+        Ok(())
+    }
+
+    fn check_operation(&self, command: &Command) -> Result<(), PostError> {
+        let class = match command.operation {
+            Operation::Done | Operation::Pull => return Err(PostError::NotSupported),
+            Operation::Datagram => {
+                let mtu = self.addresses.mtu(command.peer).unwrap_or(self.config.mtu_bytes);
+                let limit = u64::from(mtu).saturating_sub(DATAGRAM_HEADERS_BYTES);
+                let length = u64::from(command.length);
+                return if length > limit { Err(PostError::TooLong { length, limit }) } else { Ok(()) };
+            }
+            Operation::Atomic => AtomicClass::Plain,
+            Operation::FetchAtomic => AtomicClass::Fetch,
+            Operation::CompareAtomic => AtomicClass::Compare,
+            _ => return Ok(()),
+        };
+        command.atomic.check(class).map_err(|_| PostError::NotSupported)?;
+        let length = u64::from(command.length);
+        if command.length > ATOMIC_MAX_BYTES {
+            return Err(PostError::TooLong { length, limit: u64::from(ATOMIC_MAX_BYTES) });
+        }
+        if command.atomic.count == 0 || command.atomic.payload_bytes() != Some(command.length as usize) {
+            return Err(PostError::BadBuffer);
+        }
+        if class != AtomicClass::Plain {
+            let bytes = command.atomic.bytes().unwrap_or(0) as u64;
+            self.check_local(command.results(), 0, bytes)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_local(&self, local: LocalKey, offset: u64, length: u64) -> Result<(), PostError> {
+        if length == 0 {
+            return Ok(());
+        }
+        let have = self.memory.local_length(local).ok_or(PostError::BadBuffer)?;
+        match offset.checked_add(length) {
+            Some(end) if end <= have => Ok(()),
+            _ => Err(PostError::BadBuffer),
+        }
+    }
+
+    /// Puts a command into the queue of its target. `purpose` names what the engine goes on with. `None`: no handle is free.
+    pub(super) fn submit(&mut self, now: Time, command: Command, to: Address, source: u32, purpose: u32) -> Option<u16> {
+        if !self.entries.has_room(1) {
+            return None;
+        }
+        let tracker = self.tracker_for(now, to, &command);
+        self.number = self.number.wrapping_add(1);
+        let entry = Entry {
+            command,
+            to,
+            source,
+            tracker,
+            number: self.number,
+            phase: Phase::Queued,
+            cut: 0,
+            packets: 0,
+            accepted: false,
+            rendezvous: 0,
+            ordered: false,
+            failure: None,
+            purpose,
+        };
+        let handle = self.entries.insert(entry)?;
+        let secret = self.random.next_u64() << 16 | u64::from(handle);
+        let eager_max = self.config.eager_max_bytes;
+        let (entry, tracker) = (self.entries.get_mut(handle)?, self.trackers.get_mut(tracker)?);
+        if entry.is_send() {
+            if command.length > eager_max || entry.wants_delivery() {
+                entry.rendezvous = secret;
+            }
+            entry.ordered = !command.has(CommandFlags::UNORDERED);
+            if entry.ordered {
+                tracker.join_stream(source, to.endpoint, entry.number);
+            }
+        }
+        // A lone message goes at once; several wait for each other, but not for long enough to fill a datagram.
+        let alone = tracker.sent.is_empty() && tracker.queue.is_empty();
+        if !command.has(CommandFlags::MORE) && (alone || command.length >= tracker.mtu / 2 || tracker.queue.len() >= 64) {
+            self.urgent = true;
+        }
+        tracker.queue.push_back(handle);
+        let index = entry.tracker;
+        self.make_ready(index);
+        Some(handle)
+    }
+
+    /// The tracker of a target, made when there is none.
+    fn tracker_for(&mut self, now: Time, to: Address, command: &Command) -> u32 {
+        if let Some(&index) = self.tracker_of.get(&to.socket) {
+            return index;
+        }
+        let mtu = self.addresses.mtu(command.peer).unwrap_or(self.config.mtu_bytes);
+        let mtu = mtu.clamp(crate::limits::MTU_MIN_BYTES, crate::limits::MTU_MAX_BYTES);
+        let known = self.known.get(&to.socket).copied();
+        let congestion = known.map_or_else(|| Congestion::new(mtu, self.config.window_max_bytes), |k| k.congestion.resume());
+        let mut tracker = Tracker::new(to.socket, mtu, self.psn, congestion, now);
+        // P-7.13: a ticket is good for half of the number space.
+        if let Some(known) = known.filter(|known| self.psn - known.ticket_psn < LIFE_ENDS) {
+            tracker.ticket = known.ticket;
+            tracker.ticket_psn = known.ticket_psn;
+        }
+        let index = self.trackers.insert(tracker);
+        self.tracker_of.insert(to.socket, index);
+        index
+    }
+
+    pub(super) fn make_ready(&mut self, index: u32) {
+        if let Some(tracker) = self.trackers.get_mut(index)
+            && !tracker.ready
+        {
+            tracker.ready = true;
+            self.ready.push_back(index);
+        }
+    }
+
+    /// Frees a tracker that has nothing left (P-7.1, P-3.4).
+    pub(super) fn free_tracker_if_done(&mut self, index: u32) {
+        if !self.trackers.get(index).is_some_and(Tracker::is_done) {
+            return;
+        }
+        let Some(tracker) = self.trackers.remove(index) else { return };
+        self.tracker_of.remove(&tracker.peer);
+        self.psn = self.psn.max(tracker.next());
+        if tracker.ready {
+            self.ready.retain(|ready| *ready != index);
+        }
+        if tracker.ticket != 0 {
+            self.remember(tracker.peer, Known {
+                ticket: tracker.ticket,
+                ticket_psn: tracker.ticket_psn,
+                congestion: tracker.congestion,
+            });
+        }
+    }
+
+    fn remember(&mut self, peer: core::net::SocketAddr, known: Known) {
+        if self.known.len() >= self.config.tickets_max && !self.known.contains_key(&peer) {
+            // Any one may go: it costs that peer's next message a round trip.
+            let victim = self.known.keys().next().copied();
+            if let Some(victim) = victim {
+                self.known.remove(&victim);
+            }
+        }
+        if self.config.tickets_max > 0 {
+            self.known.insert(peer, known);
+        }
+    }
+
+    /// Ends a command: its packets are settled, its tracker is left, its user is told.
+    pub(super) fn finish(&mut self, now: Time, handle: u16, result: Result<(), Failure>) {
+        let Some(entry) = self.entries.remove(handle) else { return };
+        if let Some(tracker) = self.trackers.get_mut(entry.tracker) {
+            if entry.ordered {
+                tracker.leave_stream(entry.source, entry.to.endpoint, entry.number);
+            }
+            if entry.phase == Phase::AwaitDone {
+                tracker.await_done = tracker.await_done.saturating_sub(1);
+            }
+            if entry.packets > 0 || !entry.is_cut() {
+                abandon(tracker, handle);
+            }
+            if result.is_err() || entry.wants_response() {
+                // P-7.3: so that the target can forget what it keeps for us.
+                if tracker.ticket != 0 && !entry.is_read() {
+                    tracker.owes_probe = true;
+                    tracker.probe_at = now.plus_micros(PROBE_LINGER_US);
+                    self.trackers_due = self.trackers_due.min(tracker.probe_at);
+                }
+            }
+        }
+        let index = entry.tracker;
+        match entry.command.operation {
+            Operation::Pull => self.pull_ended(now, entry.purpose, result),
+            Operation::Done => {}
+            _ => self.report(&entry.command, result),
+        }
+        if let Some(tracker) = self.trackers.get(index)
+            && (!tracker.queue.is_empty() || !tracker.reissue.is_empty())
+        {
+            self.make_ready(index);
+        }
+        self.free_tracker_if_done(index);
+    }
+
+    /// Tells the user that a command ended. Its place in the queue was reserved when it was posted.
+    pub(super) fn report(&mut self, command: &Command, result: Result<(), Failure>) {
+        let Some(endpoint) = self.endpoint(command.endpoint) else {
+            self.release_buffers(command);
+            return;
+        };
+        let queue = endpoint.bindings.transmit_queue;
+        let counter = counter_of(endpoint, command.operation);
+        self.count(counter, result.is_ok());
+        let silent = result.is_ok() && command.has(CommandFlags::SILENT);
+        if silent || queue.is_none() {
+            self.unreserve(queue);
+            self.release_buffers(command);
+        } else {
+            self.push(queue, completion_of(command, command.local, result));
+        }
+    }
+
+    fn release_buffers(&mut self, command: &Command) {
+        if command.local != LocalKey::NONE {
+            self.memory.release(command.local);
+        }
+        if matches!(command.operation, Operation::FetchAtomic | Operation::CompareAtomic) {
+            self.memory.release(command.results());
+        }
+    }
+
+    pub(super) fn count(&mut self, counter: Option<CounterId>, good: bool) {
+        if let Some(counter) = counter.and_then(|counter| self.counters.get_mut(counter.0 as usize)) {
+            counter.value += u64::from(good);
+            counter.errors += u64::from(!good);
+        }
+    }
+
+    /// Keeps a place in a queue; without a queue there is nothing to keep.
+    pub(super) fn reserve(&mut self, queue: Option<QueueId>) -> bool {
+        queue.and_then(|queue| self.queues.get_mut(queue.0 as usize)).is_none_or(|queue| queue.reserve())
+    }
+
+    pub(super) fn unreserve(&mut self, queue: Option<QueueId>) {
+        if let Some(queue) = queue.and_then(|queue| self.queues.get_mut(queue.0 as usize)) {
+            queue.unreserve();
+        }
+    }
+
+    pub(super) fn push(&mut self, queue: Option<QueueId>, completion: Completion) {
+        if let Some(queue) = queue.and_then(|queue| self.queues.get_mut(queue.0 as usize)) {
+            queue.push(completion);
+        }
+    }
+
+    /// Closes an endpoint: its receives are cancelled, its commands end with [`Failure::Closed`]. Completions of receives
+    /// that the queue has no room for are not made; their buffers are released.
+    pub fn close_endpoint(&mut self, now: Time, endpoint: EndpointId) {
+        let mine: Vec<u16> = self
+            .entries
+            .handles()
+            .filter(|(_, entry)| entry.command.endpoint == endpoint && entry.purpose == u32::MAX)
+            .map(|(handle, _)| handle)
+            .collect();
+        for handle in mine {
+            self.finish(now, handle, Err(Failure::Closed));
+        }
+        let (queued, kept) = core::mem::take(&mut self.datagrams).into_iter().partition(|d| d.command.endpoint == endpoint);
+        self.datagrams = kept;
+        let queued: alloc::collections::VecDeque<DatagramOut> = queued;
+        for datagram in queued {
+            self.report(&datagram.command, Err(Failure::Closed));
+        }
+        self.close_receives(now, endpoint);
+        if let Some(closed) = self.endpoints.get_mut(endpoint.0 as usize).and_then(Option::take) {
+            self.endpoint_of.remove(&closed.number);
+        }
+    }
+
+    /// Cancels the oldest receive, or command that no packet of is under way, with this context. Its completion says
+    /// [`Failure::Cancelled`]. False: there is none that can be, or the queue has no room.
+    pub fn cancel(&mut self, now: Time, endpoint: EndpointId, context: u64) -> bool {
+        if self.cancel_receive(endpoint, context) {
+            return true;
+        }
+        let mine = self.entries.handles().filter(|(_, entry)| {
+            entry.command.endpoint == endpoint && entry.command.context == context && entry.purpose == u32::MAX
+        });
+        let cancellable = mine.filter(|(handle, entry)| {
+            let waits = |tracker: &Tracker| tracker.reissue.iter().any(|reissue| reissue.handle == *handle);
+            match entry.phase {
+                Phase::Queued => true,
+                // P-7.10: a sent packet can be cancelled only while it waits to be issued again.
+                Phase::Started => {
+                    entry.packets == 1 && !entry.accepted && self.trackers.get(entry.tracker).is_some_and(waits)
+                }
+                Phase::AwaitDone => false,
+            }
+        });
+        let Some(handle) = cancellable.min_by_key(|(_, entry)| self.number.wrapping_sub(entry.number)).map(|(h, _)| h)
+        else {
+            return false;
+        };
+        self.finish(now, handle, Err(Failure::Cancelled));
+        true
+    }
+}
+
+/// Psns of one life, less room for what is in flight.
+const LIFE_ENDS: u64 = LIFE_PSN_MAX as u64 - 4 * WINDOW_MAX as u64;
+/// Headers of a datagram with immediate data.
+const DATAGRAM_HEADERS_BYTES: u64 = (SESSION_BYTES + TRANSPORT_BYTES + 12 + 8 + TRAILER_BYTES) as u64;
+
+/// Takes all packets of a command out of a tracker: whoever answers them now is late.
+fn abandon(tracker: &mut Tracker, handle: u16) {
+    tracker.queue.retain(|other| *other != handle);
+    tracker.started.retain(|other| *other != handle);
+    tracker.reissue.retain(|reissue| reissue.handle != handle);
+    let mut psn = tracker.base;
+    while psn < tracker.next() {
+        if tracker.get(psn).is_some_and(|sent| sent.handle == handle) {
+            tracker.settle(psn);
+        }
+        psn = (psn + 1).max(tracker.base);
+    }
+}
+
+fn counter_of(endpoint: &Endpoint, operation: Operation) -> Option<CounterId> {
+    let bindings = &endpoint.bindings;
+    match operation {
+        Operation::Send | Operation::TaggedSend | Operation::Datagram => bindings.send_counter,
+        Operation::Read | Operation::FetchAtomic | Operation::CompareAtomic => bindings.read_counter,
+        Operation::Write | Operation::Atomic => bindings.write_counter,
+        Operation::Done | Operation::Pull => None,
+    }
+}
+
+pub(super) fn completion_of(command: &Command, local: LocalKey, result: Result<(), Failure>) -> Completion {
+    let kind = match command.operation {
+        Operation::Read | Operation::Pull => CompletionKind::Read,
+        Operation::Write => CompletionKind::Write,
+        Operation::Atomic | Operation::FetchAtomic | Operation::CompareAtomic => CompletionKind::Atomic,
+        _ => CompletionKind::Send,
+    };
+    Completion {
+        context: command.context,
+        kind,
+        result,
+        length: u64::from(command.length),
+        tag: if command.operation == Operation::TaggedSend { command.address } else { 0 },
+        immediate: None,
+        source: None,
+        peer: Some(command.peer),
+        local,
+        results: match command.operation {
+            Operation::FetchAtomic | Operation::CompareAtomic if local != LocalKey::NONE => command.results(),
+            _ => LocalKey::NONE,
+        },
+        offset: 0,
+    }
+}
+
+impl<M: Memory> Engine<M> {
+    /// Whether a life's numbers are nearly used up (P-7.13).
+    pub(super) fn life_ends(tracker: &Tracker) -> bool {
+        tracker.next() - tracker.ticket_psn >= LIFE_ENDS
+    }
+}

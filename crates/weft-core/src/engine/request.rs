@@ -1,0 +1,622 @@
+//! The way up, at the target: requests, checked in the order of P-7.5 and P-7.6, then executed once.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use weft_wire::command::{Flags, Kind, Slot};
+use weft_wire::table::Decoded;
+
+use super::transmit::{Answer, Response, ResponseData, status_of};
+use super::{Arrived, EndpointKind, Engine};
+use crate::atomic::{AtomicCall, AtomicClass};
+use crate::command::EndpointId;
+use crate::limits::{
+    ACK_DELAY_US, ACK_EVERY, ANSWERS_MAX, ATOMIC_MAX_BYTES, MESSAGE_LENGTH_MAX_BYTES, ORDER_HOLD_BYTES, ORDER_HOLD_US,
+    REPLAY_RESULTS_MAX, WINDOW_MAX,
+};
+use crate::memory::{Access, Fault, Memory};
+use crate::packet::{Reliability, Status};
+use crate::reliable::life::{Arrival, Held, Life, Mark, PendingAck, Replay, Request};
+use crate::reliable::tombstone::Tombstone;
+use crate::time::Time;
+
+/// What became of a request that was looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Executed, or certain to be; acknowledged.
+    Accepted,
+    /// Executed; a response answers it.
+    Responded,
+    /// Not executed, and this psn never will be.
+    Refused(Status),
+    /// An earlier message of its stream has not come.
+    OutOfOrder,
+}
+
+/// A request, decoded.
+#[derive(Clone, Copy)]
+pub(super) struct RequestIn<'a> {
+    pub(super) now: Time,
+    pub(super) request: Request,
+    pub(super) decoded: &'a Decoded,
+    pub(super) reliability: &'a Reliability,
+    pub(super) payload: &'a [u8],
+    pub(super) life: u32,
+}
+
+impl<M: Memory> Engine<M> {
+    /// Takes one packet whose trailer was verified.
+    pub(super) fn handle_packet(&mut self, arrived: &Arrived, packet: &[u8], decoded: &mut Decoded) {
+        self.statistics.packets_received += 1;
+        let codec = Arc::clone(&self.codec);
+        let Some(reliability) = codec.decode(packet, decoded) else {
+            self.statistics.dropped_malformed += 1;
+            return;
+        };
+        let payload = decoded.payload(packet);
+        let command = &decoded.command;
+        let response = command.flags().contains(Flags::RESPONSE);
+        match command.kind() {
+            Kind::Acknowledge | Kind::ReadResponse | Kind::AtomicResponse => {
+                self.handle_answer(arrived, decoded, &reliability, payload);
+            }
+            Kind::Probe if response => self.handle_answer(arrived, decoded, &reliability, payload),
+            Kind::Control if !response => self.handle_answer(arrived, decoded, &reliability, payload),
+            Kind::Probe => self.handle_probe(arrived, decoded, &reliability),
+            Kind::Datagram => self.handle_unreliable(arrived, decoded, payload),
+            Kind::Send
+            | Kind::TaggedSend
+            | Kind::ReadyToSend
+            | Kind::Invalidate
+            | Kind::Write
+            | Kind::ReadRequest
+            | Kind::Atomic
+            | Kind::CompareSwap
+            | Kind::Flush
+            | Kind::Verify => self.handle_request(arrived, packet, decoded, &reliability),
+            // Sessions with a handshake are not set up here yet.
+            _ => self.statistics.dropped_malformed += 1,
+        }
+    }
+
+    fn request_of(arrived: &Arrived, decoded: &Decoded, reliability: &Reliability) -> Request {
+        let command = &decoded.command;
+        Request {
+            from: arrived.from,
+            handle: reliability.handle,
+            psn: command.sequence() as u32,
+            ticket: reliability.ticket,
+            epoch: command.slot(Slot::Argument3) as u32,
+            source: command.source() as u32,
+            destination: command.queue() as u32,
+            timestamp: arrived.timestamp,
+            arrival: arrived.now,
+        }
+    }
+
+    fn handle_request(&mut self, arrived: &Arrived, packet: &[u8], decoded: &Decoded, reliability: &Reliability) {
+        let request = Self::request_of(arrived, decoded, reliability);
+        if u32::from(reliability.span) >= WINDOW_MAX {
+            self.answer(request, Status::ProtocolError, 0, Kind::Acknowledge);
+            return;
+        }
+        let life = match self.life_of_ticket(arrived.now, &request, Some(reliability.span)) {
+            Ok(Some(life)) => life,
+            Ok(None) => return,
+            Err(status) => {
+                self.refuse_ticket(request, status, Kind::Acknowledge);
+                return;
+            }
+        };
+        let Some(state) = self.lives.get_mut(life) else { return };
+        state.last = arrived.now;
+        if arrived.marked {
+            state.ecn_marks = state.ecn_marks.wrapping_add(1);
+        }
+        let input = RequestIn {
+            now: arrived.now,
+            request,
+            decoded,
+            reliability,
+            payload: decoded.payload(packet),
+            life,
+        };
+        let arrival = state.arrive(request.psn, reliability.span);
+        let is_read = decoded.command.kind() == Kind::ReadRequest;
+        match arrival {
+            Arrival::Settled => self.statistics.duplicates += 1,
+            Arrival::Replay => {
+                self.statistics.duplicates += 1;
+                self.respond(Response { request, number: 0, data: ResponseData::Replay });
+            }
+            Arrival::Duplicate => {
+                self.statistics.duplicates += 1;
+                if is_read {
+                    // P-5.3: asked again, it is executed again.
+                    if let Verdict::Refused(status) = self.execute_read(&input, false) {
+                        self.answer(request, status, 0, Kind::Acknowledge);
+                    }
+                } else {
+                    self.answer(request, Status::Accepted, 0, Kind::Acknowledge);
+                }
+            }
+            Arrival::Marked(Mark::Held) => self.statistics.duplicates += 1,
+            Arrival::Marked(Mark::Refused(status)) => {
+                self.statistics.duplicates += 1;
+                self.answer(request, status, 0, Kind::Acknowledge);
+            }
+            Arrival::OutOfWindow => self.answer(request, Status::OutOfWindow, 0, Kind::Acknowledge),
+            Arrival::New => {
+                let verdict = self.execute(&input);
+                self.conclude(&input, packet, verdict);
+            }
+        }
+        self.lives_due = self.lives_due.min(arrived.now.plus_micros(ORDER_HOLD_US));
+    }
+
+    /// Marks the psn as the verdict says, and answers (P-7.7: nothing happens between executing and this).
+    fn conclude(&mut self, input: &RequestIn<'_>, packet: &[u8], verdict: Verdict) {
+        let request = input.request;
+        let Some(life) = self.lives.get_mut(input.life) else { return };
+        match verdict {
+            Verdict::Accepted => {
+                life.accept(request.psn);
+                let asked = input.decoded.command.flags().contains(Flags::ACK_REQUEST);
+                self.owe_acknowledgement(input.life, request, asked);
+            }
+            Verdict::Responded => life.accept(request.psn),
+            Verdict::Refused(status) => {
+                life.mark(request.psn, Mark::Refused(status));
+                if status == Status::NotReady {
+                    self.statistics.not_ready += 1;
+                }
+                self.answer(request, status, 0, Kind::Acknowledge);
+            }
+            Verdict::OutOfOrder => {
+                if life.held_bytes + packet.len() > ORDER_HOLD_BYTES {
+                    // It stays unseen: the initiator sends it again.
+                    return;
+                }
+                self.statistics.held += 1;
+                life.mark(request.psn, Mark::Held);
+                life.held_bytes += packet.len();
+                life.held.push(Held {
+                    psn: request.psn,
+                    until: input.now.plus_micros(ORDER_HOLD_US),
+                    packet: packet.to_vec(),
+                    timestamp: request.timestamp,
+                    arrival: request.arrival,
+                });
+                return;
+            }
+        }
+        self.release_held(input.now, input.life);
+    }
+
+    /// Looks again at packets that waited for order: those whose turn has come, and those that waited too long.
+    pub(super) fn release_held(&mut self, now: Time, index: u32) {
+        let codec = Arc::clone(&self.codec);
+        let mut decoded = Decoded::default();
+        loop {
+            let Some(life) = self.lives.get_mut(index) else { return };
+            if life.held.is_empty() {
+                return;
+            }
+            let peer = life.peer;
+            let ready = life.held.iter().position(|held| {
+                let Some(reliability) = codec.decode(&held.packet, &mut decoded) else { return true };
+                let command = &decoded.command;
+                let (source, destination) = (command.source() as u32, command.queue() as u32);
+                held.until <= now || life.in_order(source, destination, command.message() as u32, reliability.after)
+            });
+            let Some(at) = ready else { return };
+            let held = life.held.swap_remove(at);
+            life.held_bytes = life.held_bytes.saturating_sub(held.packet.len());
+            life.unmark(held.psn);
+            let Some(reliability) = codec.decode(&held.packet, &mut decoded) else { continue };
+            let arrived = Arrived { now: held.arrival, from: peer, timestamp: held.timestamp, marked: false };
+            let mut request = Self::request_of(&arrived, &decoded, &reliability);
+            request.arrival = held.arrival;
+            let input = RequestIn {
+                now,
+                request,
+                decoded: &decoded,
+                reliability: &reliability,
+                payload: decoded.payload(&held.packet),
+                life: index,
+            };
+            let verdict = match self.execute(&input) {
+                // P-6.4: it has waited long enough; it comes again under another psn.
+                Verdict::OutOfOrder => Verdict::Refused(Status::NotReady),
+                verdict => verdict,
+            };
+            let Some(life) = self.lives.get_mut(index) else { return };
+            match verdict {
+                Verdict::Accepted => {
+                    life.accept(request.psn);
+                    self.owe_acknowledgement(index, request, true);
+                }
+                Verdict::Responded => life.accept(request.psn),
+                Verdict::Refused(status) => {
+                    life.mark(request.psn, Mark::Refused(status));
+                    self.answer(request, status, 0, Kind::Acknowledge);
+                }
+                Verdict::OutOfOrder => {}
+            }
+        }
+    }
+
+    // ------------------------------------------------------------------ tickets and lives (P-7.5)
+
+    /// The life that a ticket names, begun or woken when that is right. `Ok(None)`: nothing is to be done. A PROBE (no span)
+    /// begins none.
+    fn life_of_ticket(&mut self, now: Time, request: &Request, span: Option<u16>) -> Result<Option<u32>, Status> {
+        let (peer, ticket) = (request.from, request.ticket);
+        let current = self.life_of.get(&peer).copied();
+        let living = current.and_then(|index| self.lives.get(index)).map(|life| life.ticket);
+        if living == Some(ticket) {
+            return Ok(current);
+        }
+        let stone = if living.is_none() { self.tombstones.get(peer, now) } else { None };
+        if let Some(stone) = stone.filter(|stone| stone.ticket == ticket) {
+            let Some(span) = span else { return Ok(None) };
+            let base = request.psn.wrapping_sub(u32::from(span));
+            let floor = if crate::reliable::before(stone.floor, base) { base } else { stone.floor };
+            let index = self.begin_life(now, peer, Life::new(peer, ticket, base, floor, now))?;
+            return Ok(Some(index));
+        }
+        let known = living.or(stone.map(|stone| stone.ticket));
+        if ticket == 0 {
+            return if span.is_some() { Err(Status::Synchronise) } else { Ok(None) };
+        }
+        if ticket < self.first_ticket || ticket > self.last_ticket {
+            return Err(Status::Restarted);
+        }
+        if ticket <= self.discarded_ticket || known.is_some_and(|known| known > ticket) {
+            return Err(Status::Synchronise);
+        }
+        let Some(span) = span else { return Ok(None) };
+        let base = request.psn.wrapping_sub(u32::from(span));
+        // A greater ticket ends the life before it.
+        if let Some(index) = current {
+            self.end_life(now, index);
+        }
+        let index = self.begin_life(now, peer, Life::new(peer, ticket, base, base, now))?;
+        Ok(Some(index))
+    }
+
+    fn begin_life(&mut self, now: Time, peer: core::net::SocketAddr, life: Life) -> Result<u32, Status> {
+        // Every life must fit among the tombstones when its peer falls silent.
+        let room = self.lives.len() < self.config.lives_max && self.lives.len() + self.tombstones.len() < self.config.tombstones_max;
+        if !room && !self.shrink_lives(now, true) {
+            return Err(Status::Busy);
+        }
+        self.tombstones.remove(peer);
+        let index = self.lives.insert(life);
+        self.life_of.insert(peer, index);
+        Ok(index)
+    }
+
+    /// Ends a life for good: a greater one takes its place, or RETAIN has passed.
+    pub(super) fn end_life(&mut self, now: Time, index: u32) {
+        let Some(life) = self.lives.remove(index) else { return };
+        self.life_of.remove(&life.peer);
+        self.abort_messages(now, index);
+    }
+
+    /// Turns idle lives into tombstones. True: there is room for a life now.
+    pub(super) fn shrink_lives(&mut self, now: Time, in_need: bool) -> bool {
+        let mut from = 0;
+        while let Some(index) = self.lives.next_from(from) {
+            from = index + 1;
+            let Some(life) = self.lives.get(index) else { continue };
+            let rested = in_need || now >= life.last.plus_micros(ORDER_HOLD_US);
+            if !rested || !life.is_idle() {
+                continue;
+            }
+            let stone = Tombstone { ticket: life.ticket, floor: life.floor(), last: life.last };
+            let peer = life.peer;
+            if self.tombstones.insert(peer, stone) {
+                self.lives.remove(index);
+                self.life_of.remove(&peer);
+            }
+        }
+        let total = self.lives.len() + self.tombstones.len();
+        self.lives.len() < self.config.lives_max && total < self.config.tombstones_max
+    }
+
+    fn refuse_ticket(&mut self, request: Request, status: Status, kind: Kind) {
+        let offer = match status {
+            Status::Synchronise | Status::Restarted => {
+                self.last_ticket += 1;
+                self.statistics.tickets_offered += 1;
+                self.last_ticket
+            }
+            _ => 0,
+        };
+        self.answer(request, status, offer, kind);
+    }
+
+    fn handle_probe(&mut self, arrived: &Arrived, decoded: &Decoded, reliability: &Reliability) {
+        let request = Self::request_of(arrived, decoded, reliability);
+        match self.life_of_ticket(arrived.now, &request, None) {
+            Ok(life) => {
+                if let Some(life) = life.and_then(|index| self.lives.get_mut(index)) {
+                    life.raise_base(request.psn.wrapping_sub(u32::from(reliability.span)));
+                    life.last = arrived.now;
+                }
+                self.lives_due = self.lives_due.min(arrived.now.plus_micros(ORDER_HOLD_US));
+                self.answer(request, Status::Accepted, 0, Kind::Probe);
+            }
+            Err(status) => self.refuse_ticket(request, status, Kind::Probe),
+        }
+    }
+
+    // ------------------------------------------------------------------ answers
+
+    pub(super) fn answer(&mut self, request: Request, status: Status, offer: u64, kind: Kind) {
+        // A peer that floods us is not answered; an honest one asks again.
+        if self.answers.len() < ANSWERS_MAX {
+            self.answers.push_back(Answer { request, status, offer, kind });
+        }
+    }
+
+    pub(super) fn respond(&mut self, response: Response) {
+        if self.responses.len() < ANSWERS_MAX {
+            self.responses.push_back(response);
+        }
+    }
+
+    /// A request that was accepted cannot be answered with data after all.
+    pub(super) fn refuse_later(&mut self, request: Request, status: Status) {
+        self.answer(request, status, 0, Kind::Acknowledge);
+    }
+
+    fn owe_acknowledgement(&mut self, index: u32, request: Request, asked: bool) {
+        let Some(life) = self.lives.get_mut(index) else { return };
+        let was = life.ack.map_or(0, |ack| ack.packets);
+        let due = life.ack.map_or(request.arrival.plus_micros(ACK_DELAY_US), |ack| ack.due);
+        life.ack = Some(PendingAck { request, packets: was + 1, due });
+        if was == 0 {
+            self.acks_later.push_back((due, index));
+        }
+        if asked || was + 1 == ACK_EVERY {
+            self.acks_now.push_back(index);
+        }
+    }
+
+    /// Tells those whom a queue or an endpoint refused that it can take messages again (P-7.10).
+    pub(super) fn grant_credits(&mut self, queue: crate::event::QueueId) {
+        let mut credits = Vec::new();
+        for endpoint in self.endpoints.iter_mut().flatten() {
+            if endpoint.bindings.receive_queue == Some(queue) && !endpoint.refused.is_empty() {
+                credits.append(&mut endpoint.refused);
+            }
+        }
+        for request in credits {
+            self.answer(request, Status::Accepted, 0, Kind::Control);
+        }
+    }
+
+    pub(super) fn grant_credits_of(&mut self, endpoint: EndpointId) {
+        let Some(endpoint) = self.endpoint_mut(endpoint) else { return };
+        for request in core::mem::take(&mut endpoint.refused) {
+            self.answer(request, Status::Accepted, 0, Kind::Control);
+        }
+    }
+
+    // ------------------------------------------------------------------ execution
+
+    /// Executes a request that was not seen before. P-6.2: everything that acceptance needs is there before a byte is placed.
+    pub(super) fn execute(&mut self, input: &RequestIn<'_>) -> Verdict {
+        let command = &input.decoded.command;
+        if command.kind() == Kind::Invalidate {
+            return self.execute_done(input);
+        }
+        let endpoint = self.endpoint_of.get(&input.request.destination).copied();
+        let usable = endpoint.and_then(|id| self.endpoint(id)).is_some_and(|e| e.kind == EndpointKind::Reliable);
+        let Some(endpoint) = endpoint.filter(|_| usable) else { return self.refused_send(input, Status::NoSuchEndpoint) };
+        if command.length() > MESSAGE_LENGTH_MAX_BYTES {
+            return self.refused_send(input, Status::LengthError);
+        }
+        if carries_data(command.kind()) {
+            let end = command.offset() + input.payload.len() as u64;
+            if end > command.length() {
+                return self.refused_send(input, Status::LengthError);
+            }
+            let first = command.flags().contains(Flags::FIRST);
+            let last = command.flags().contains(Flags::LAST);
+            if first != (command.offset() == 0) || last != (end == command.length()) {
+                return self.refused_send(input, Status::ProtocolError);
+            }
+            if input.payload.is_empty() && command.length() > 0 {
+                return self.refused_send(input, Status::ProtocolError);
+            }
+        }
+        match command.kind() {
+            Kind::Send | Kind::TaggedSend | Kind::ReadyToSend => self.execute_send(input, endpoint),
+            Kind::Write => self.execute_write(input, endpoint),
+            Kind::ReadRequest => self.execute_read(input, true),
+            Kind::Atomic | Kind::CompareSwap => self.execute_atomic(input, endpoint),
+            Kind::Flush => self.execute_flush(input),
+            Kind::Verify => self.execute_verify(input),
+            _ => Verdict::Refused(Status::NotSupported),
+        }
+    }
+
+    /// A message that is refused for good does not hold up those behind it (P-6.4).
+    pub(super) fn refused_send(&mut self, input: &RequestIn<'_>, status: Status) -> Verdict {
+        let command = &input.decoded.command;
+        if matches!(command.kind(), Kind::Send | Kind::TaggedSend | Kind::ReadyToSend)
+            && let Some(life) = self.lives.get_mut(input.life)
+        {
+            life.passed(input.request.source, input.request.destination, command.message() as u32);
+        }
+        Verdict::Refused(status)
+    }
+
+    fn execute_read(&mut self, input: &RequestIn<'_>, first_time: bool) -> Verdict {
+        let command = &input.decoded.command;
+        let (key, address) = (command.key(), command.address());
+        let (offset, length) = (command.offset() as u32, command.length() as u32);
+        if self.responses.len() >= ANSWERS_MAX {
+            return Verdict::Refused(Status::NotReady);
+        }
+        if u64::from(offset) + u64::from(length) > MESSAGE_LENGTH_MAX_BYTES {
+            return Verdict::Refused(Status::LengthError);
+        }
+        let handle = key as u16;
+        let message = self.entries.get(handle).filter(|entry| entry.rendezvous == key && key != 0);
+        let data = if message.is_some() {
+            ResponseData::Message { handle, rendezvous: key, address, offset, length }
+        } else {
+            if let Err(fault) = self.memory.remote(key, address, u64::from(length), Access::REMOTE_READ) {
+                return Verdict::Refused(status_of(fault));
+            }
+            ResponseData::Region { key, address, offset, length }
+        };
+        if first_time && message.is_none() {
+            let counter = self.endpoint_of.get(&input.request.destination).and_then(|id| self.endpoint(*id));
+            let counter = counter.and_then(|endpoint| endpoint.bindings.remote_read_counter);
+            self.count(counter, true);
+        }
+        self.respond_in_pieces(input.request, command.message() as u32, data);
+        Verdict::Responded
+    }
+
+    /// A read may ask for more than fits into a datagram of ours (P-5.3).
+    fn respond_in_pieces(&mut self, request: Request, number: u32, data: ResponseData) {
+        let tracker = self.tracker_of.get(&request.from).and_then(|index| self.trackers.get(*index));
+        // A peer asks for what fits on the way as it knows it; the way back is the same unless we know better.
+        let mtu = tracker.map_or(self.config.mtu_bytes, |tracker| tracker.mtu);
+        let room = mtu.saturating_sub(RESPONSE_HEADERS_BYTES).max(1);
+        let split = |at: u32, length: u32| -> ResponseData {
+            match data {
+                ResponseData::Region { key, address, offset, .. } => {
+                    ResponseData::Region { key, address: address.wrapping_add(u64::from(at)), offset: offset + at, length }
+                }
+                ResponseData::Message { handle, rendezvous, address, offset, .. } => ResponseData::Message {
+                    handle,
+                    rendezvous,
+                    address: address.wrapping_add(u64::from(at)),
+                    offset: offset + at,
+                    length,
+                },
+                ResponseData::Replay => ResponseData::Replay,
+            }
+        };
+        let length = match data {
+            ResponseData::Region { length, .. } | ResponseData::Message { length, .. } => length,
+            ResponseData::Replay => 0,
+        };
+        let mut at = 0;
+        loop {
+            let piece = (length - at).min(room);
+            self.respond(Response { request, number, data: split(at, piece) });
+            at += piece;
+            if at >= length {
+                return;
+            }
+        }
+    }
+
+    fn execute_atomic(&mut self, input: &RequestIn<'_>, endpoint: EndpointId) -> Verdict {
+        let command = &input.decoded.command;
+        let fetch = command.flags().contains(Flags::FETCH);
+        let class = match (command.kind(), fetch) {
+            (Kind::CompareSwap, _) => AtomicClass::Compare,
+            (_, true) => AtomicClass::Fetch,
+            _ => AtomicClass::Plain,
+        };
+        let call = AtomicCall {
+            operation: command.slot(Slot::Argument2) as u8,
+            datatype: command.slot(Slot::Status) as u8,
+            count: command.slot(Slot::Argument0) as u16,
+        };
+        if let Err(fault) = call.check(class) {
+            return Verdict::Refused(status_of(fault));
+        }
+        let (Some(bytes), Some(payload)) = (call.bytes(), call.payload_bytes()) else {
+            return Verdict::Refused(Status::NotSupported);
+        };
+        let too_long = payload as u64 > u64::from(ATOMIC_MAX_BYTES) || bytes as u64 > u64::from(ATOMIC_MAX_BYTES);
+        if call.count == 0 || input.payload.len() != payload || command.length() != payload as u64 || too_long {
+            return Verdict::Refused(Status::LengthError);
+        }
+        let target = self.memory.remote(command.key(), command.address(), bytes as u64, Access::REMOTE_ATOMIC);
+        let target = match target {
+            Ok(target) if target.length == bytes as u64 => target,
+            Ok(_) => return Verdict::Refused(Status::OperationFailed),
+            Err(fault) => return Verdict::Refused(status_of(fault)),
+        };
+        let Some(life) = self.lives.get_mut(input.life) else { return Verdict::Refused(Status::NotReady) };
+        // The response must be kept before the atomic is executed (P-7.2).
+        if fetch && life.replay.len() >= REPLAY_RESULTS_MAX {
+            return Verdict::Refused(Status::NotReady);
+        }
+        let (compares, operands) = match class {
+            AtomicClass::Compare => input.payload.split_at(payload / 2),
+            _ => (&[] as &[u8], input.payload),
+        };
+        let mut result = alloc::vec![0; if fetch { bytes } else { 0 }];
+        if let Err(fault) = self.memory.atomic(target, call, operands, compares, &mut result) {
+            return Verdict::Refused(status_of(fault));
+        }
+        let counter = self.endpoint(endpoint).and_then(|endpoint| endpoint.bindings.remote_write_counter);
+        self.count(counter, true);
+        if !fetch {
+            return Verdict::Accepted;
+        }
+        let number = command.message() as u32;
+        if let Some(life) = self.lives.get_mut(input.life) {
+            life.replay.push_back(Replay { psn: input.request.psn, number, result });
+        }
+        self.respond(Response { request: input.request, number, data: ResponseData::Replay });
+        Verdict::Responded
+    }
+
+    fn execute_flush(&mut self, input: &RequestIn<'_>) -> Verdict {
+        let command = &input.decoded.command;
+        let (kind, scope) = (command.slot(Slot::Argument0), command.slot(Slot::Argument1));
+        if kind == 0 || kind > 3 || scope > 1 {
+            return Verdict::Refused(Status::NotSupported);
+        }
+        let range = self.memory.remote(command.key(), command.address(), command.length(), Access::REMOTE_WRITE);
+        match range.and_then(|range| self.memory.flush(range, kind & 2 != 0)) {
+            Ok(()) => Verdict::Accepted,
+            Err(fault) => Verdict::Refused(status_of(fault)),
+        }
+    }
+
+    fn execute_verify(&mut self, input: &RequestIn<'_>) -> Verdict {
+        let command = &input.decoded.command;
+        match self.checksum_of(command.key(), command.address(), command.length()) {
+            Ok(crc) if u64::from(crc) == command.slot(Slot::Argument2) => Verdict::Accepted,
+            Ok(_) => Verdict::Refused(Status::ChecksumMismatch),
+            Err(fault) => Verdict::Refused(status_of(fault)),
+        }
+    }
+
+    pub(super) fn checksum_of(&self, key: u64, address: u64, length: u64) -> Result<u32, Fault> {
+        let (mut crc, mut at) = (0, 0);
+        while at < length {
+            let address = address.checked_add(at).ok_or(Fault::OutOfBounds)?;
+            let piece = self.memory.remote(key, address, length - at, Access::REMOTE_READ)?;
+            if piece.length == 0 {
+                return Err(Fault::OutOfBounds);
+            }
+            crc = self.memory.crc32c(crc, piece)?;
+            at += piece.length;
+        }
+        Ok(crc)
+    }
+}
+
+/// Headers and trailer of a READ Response.
+const RESPONSE_HEADERS_BYTES: u32 =
+    (crate::packet::SESSION_BYTES + crate::packet::TRANSPORT_BYTES + 12 + crate::packet::TRAILER_BYTES) as u32;
+
+/// Whether `offset` and payload are checked against `length` (P-4.1).
+fn carries_data(kind: Kind) -> bool {
+    matches!(kind, Kind::Send | Kind::TaggedSend | Kind::Write)
+}

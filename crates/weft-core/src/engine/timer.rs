@@ -1,0 +1,172 @@
+//! What is due: probe timeouts, packets to be issued again, keep-alives, giving up; and at the target lives that rest, packets
+//! held too long, and forgetting.
+
+use super::Engine;
+use crate::limits::{KEEP_ALIVE_US, MESSAGE_IDLE_US, ORDER_HOLD_US, RETAIN_US};
+use crate::memory::Memory;
+use crate::reliable::tracker::{SentState, Tracker};
+use crate::time::Time;
+
+/// Packets that a probe timeout sends again: the rest is lost only when their answers say so.
+const PROBE_PACKETS: usize = 2;
+
+impl<M: Memory> Engine<M> {
+    /// Does what is due.
+    pub fn handle_timeout(&mut self, now: Time) {
+        if now >= self.trackers_due {
+            self.trackers_due = Time::NEVER;
+            let mut from = 0;
+            while let Some(index) = self.trackers.next_from(from) {
+                from = index + 1;
+                self.tracker_timeout(now, index);
+                self.schedule(now, index);
+                self.free_tracker_if_done(index);
+            }
+        }
+        if now >= self.lives_due {
+            self.lives_timeout(now);
+        }
+        if now >= self.tombstones.next_sweep()
+            && let Some(greatest) = self.tombstones.sweep(now)
+        {
+            self.discarded_ticket = self.discarded_ticket.max(greatest);
+        }
+    }
+
+    /// When [`Engine::handle_timeout`] or [`Engine::poll_transmit`] wants to be called; [`Time::NEVER`] when nothing is under
+    /// way.
+    pub fn poll_timeout(&self) -> Time {
+        let ack = self.acks_later.front().map_or(Time::NEVER, |(due, _)| *due);
+        self.trackers_due.min(self.lives_due).min(self.tombstones.next_sweep()).min(ack)
+    }
+
+    /// Notes when a tracker needs to be looked at again.
+    pub(super) fn schedule(&mut self, now: Time, index: u32) {
+        let Some(tracker) = self.trackers.get(index) else { return };
+        self.trackers_due = self.trackers_due.min(next_due(tracker, now, self.config.give_up_us));
+    }
+
+    fn tracker_timeout(&mut self, now: Time, index: u32) {
+        let give_up_us = self.config.give_up_us;
+        let Some(tracker) = self.trackers.get_mut(index) else { return };
+        if tracker.silent_since().is_some_and(|since| now >= since.plus_micros(give_up_us)) {
+            self.give_up(now, index);
+            return;
+        }
+        let mut ready = false;
+        if tracker.blocked_until != Time(0) && now >= tracker.blocked_until {
+            tracker.blocked_until = Time(0);
+            ready = true;
+        }
+        if !tracker.reissue.is_empty() && now >= tracker.reissue_at {
+            ready = true;
+        }
+        if waits(tracker) && now >= tracker.next_keep_alive {
+            tracker.next_keep_alive = now.plus_micros(KEEP_ALIVE_US);
+            tracker.probe_wanted = true;
+            ready = true;
+        }
+        if tracker.owes_probe && now >= tracker.probe_at {
+            tracker.owes_probe = false;
+            tracker.probe_wanted = tracker.sent.is_empty();
+            ready = true;
+        }
+        ready |= tracker.detect_losses(now);
+        let in_flight = tracker.sent.iter().any(|sent| sent.state == SentState::InFlight);
+        if in_flight && now >= timeout_at(tracker) {
+            self.statistics.timeouts += 1;
+            tracker.timeouts += 1;
+            tracker.timeout_from = now;
+            let mut left = PROBE_PACKETS;
+            for at in 0..tracker.sent.len() {
+                if left == 0 {
+                    break;
+                }
+                if tracker.sent.get(at).is_some_and(|sent| sent.state == SentState::InFlight) {
+                    tracker.lose(tracker.base + at as u64);
+                    left -= 1;
+                }
+            }
+            if tracker.timeouts >= 2 {
+                tracker.congestion.collapsed();
+            }
+            ready = true;
+        }
+        if Self::life_ends(tracker) && tracker.sent.is_empty() {
+            // P-7.13: the numbers of this life are used up.
+            tracker.ticket = 0;
+            tracker.ticket_psn = tracker.next();
+            ready = true;
+        }
+        if ready {
+            self.make_ready(index);
+        }
+    }
+
+    fn lives_timeout(&mut self, now: Time) {
+        self.lives_due = Time::NEVER;
+        let mut from = 0;
+        while let Some(index) = self.lives.next_from(from) {
+            from = index + 1;
+            if self.lives.get(index).is_some_and(|life| life.held.iter().any(|held| held.until <= now)) {
+                self.release_held(now, index);
+            }
+            let Some(life) = self.lives.get(index) else { continue };
+            if now >= life.last.plus_micros(RETAIN_US) {
+                // P-7.4: whoever it was has forgotten us too.
+                let ticket = life.ticket;
+                self.end_life(now, index);
+                self.discarded_ticket = self.discarded_ticket.max(ticket);
+            }
+        }
+        self.shrink_lives(now, false);
+        self.abort_idle_messages(now);
+        let mut due = Time::NEVER;
+        for (_, life) in self.lives.iter() {
+            let held = life.held.iter().map(|held| held.until).min().unwrap_or(Time::NEVER);
+            let rest = if life.is_idle() { life.last.plus_micros(ORDER_HOLD_US) } else { life.last.plus_micros(RETAIN_US) };
+            let messages = if life.messages > 0 { life.last.plus_micros(MESSAGE_IDLE_US) } else { Time::NEVER };
+            due = due.min(held).min(rest).min(messages);
+        }
+        if self.lives.len() > 0 {
+            // A life that is full of idle tombstones' room waits for it; never spin on it.
+            due = due.max(now.plus_micros(ORDER_HOLD_US / 4));
+        }
+        self.lives_due = due;
+    }
+}
+
+/// Whether the initiator waits for something that only the target can start (P-7.12).
+fn waits(tracker: &Tracker) -> bool {
+    tracker.ticket != 0
+        && (tracker.await_done > 0 || !tracker.reissue.is_empty() || !tracker.started.is_empty())
+        && tracker.sent.is_empty()
+}
+
+/// When the probe timeout passes.
+fn timeout_at(tracker: &Tracker) -> Time {
+    tracker.timeout_from.plus_micros(tracker.congestion.pto_us(tracker.timeouts))
+}
+
+fn next_due(tracker: &Tracker, now: Time, give_up_us: u64) -> Time {
+    let mut due = Time::NEVER;
+    if tracker.sent.iter().any(|sent| sent.state == SentState::InFlight) {
+        due = due.min(timeout_at(tracker));
+    }
+    if let Some(since) = tracker.silent_since() {
+        due = due.min(since.plus_micros(give_up_us));
+    }
+    if !tracker.reissue.is_empty() {
+        due = due.min(tracker.reissue_at.max(now));
+    }
+    if tracker.blocked_until > now {
+        due = due.min(tracker.blocked_until);
+    }
+    if waits(tracker) {
+        due = due.min(tracker.next_keep_alive);
+    }
+    if tracker.owes_probe {
+        due = due.min(tracker.probe_at);
+    }
+    due
+}

@@ -1,0 +1,201 @@
+//! Receives that wait for their message.
+
+use alloc::vec::Vec;
+
+use super::index::Index;
+use super::slab::{EntryId, Slab, class_of};
+use super::{Full, Kind};
+use crate::address::SourceId;
+use crate::hash::Keyed;
+use crate::limits::MATCH_CLASSES_MAX;
+
+/// Names a posted receive. Once it is removed the id leads nowhere, even where another has taken its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PostedId(EntryId);
+
+/// The class of receives without wildcards; those behind it are places in `Posted::wild`, counted from 1.
+const EXACT: u8 = 0;
+/// The class of receives whose kind found no table.
+const LISTED: u8 = u8::MAX - 1;
+
+const _: () = assert!(MATCH_CLASSES_MAX < LISTED as usize, "a class is one byte");
+
+/// Receives in the order in which they were posted, found by source and tag in a time that does not grow with their
+/// number. The [module](super) tells how, with an example.
+#[derive(Debug)]
+pub struct Posted<T> {
+    slab: Slab<T>,
+    keyed: Keyed,
+    exact: Index,
+    /// One table for each kind of receive with wildcards. An empty one is given to another kind when that needs it.
+    wild: Vec<Class>,
+    /// Receives in `wild` and `listed`. While it is 0, a message looks into one table.
+    wild_len: usize,
+    /// Receives of further kinds, in order of posting. They are searched one by one, and removed at a cost that grows with
+    /// their number: more kinds at a time than tables are for programs that no one has seen.
+    listed: Vec<Listed>,
+}
+
+#[derive(Debug)]
+struct Class {
+    kind: Kind,
+    index: Index,
+}
+
+#[derive(Debug)]
+struct Listed {
+    id: EntryId,
+    kind: Kind,
+}
+
+impl<T> Posted<T> {
+    /// Room for `capacity` receives. Memory is taken as they come, and kept.
+    #[must_use]
+    pub fn new(keyed: Keyed, capacity: usize) -> Posted<T> {
+        let slab = Slab::new(capacity);
+        let exact = Index::new(slab.capacity());
+        Posted { slab, keyed, exact, wild: Vec::new(), wild_len: 0, listed: Vec::new() }
+    }
+
+    /// Posts a receive behind all others: for messages of `source` (`None`: of anyone) whose tag is `tag` but for the bits
+    /// set in `ignore`.
+    pub fn post(&mut self, source: Option<SourceId>, tag: u64, ignore: u64, item: T) -> Result<PostedId, Full> {
+        if self.slab.is_full() {
+            return Err(Full);
+        }
+        let kind = Kind::of(source, ignore);
+        let key = kind.key(source.unwrap_or(SourceId(0)), tag);
+        let class = if kind == Kind::EXACT { EXACT } else { self.class_for(kind) };
+        let hash = key.hash(&self.keyed);
+        let id = self.slab.insert(key, hash, class, item)?;
+        self.wild_len += usize::from(class != EXACT);
+        match table(&mut self.exact, &mut self.wild, class) {
+            Some(index) => index.append(&mut self.slab.nodes, key, hash, id.place),
+            None => self.listed.push(Listed { id, kind }),
+        }
+        Ok(PostedId(id))
+    }
+
+    /// The earliest receive for a message of this source and tag.
+    #[must_use]
+    pub fn first(&self, source: SourceId, tag: u64) -> Option<PostedId> {
+        let nodes = &self.slab.nodes;
+        let exact = self.exact.first(nodes, &self.keyed, Kind::EXACT.key(source, tag));
+        let first = exact.and_then(|place| self.slab.id(place));
+        let first = if self.wild_len == 0 { first } else { self.first_wild(source, tag, first) };
+        first.map(PostedId)
+    }
+
+    /// What is behind an id.
+    #[must_use]
+    pub fn get(&self, id: PostedId) -> Option<&T> {
+        self.slab.get(id.0)
+    }
+
+    /// What is behind an id, to be changed.
+    pub fn get_mut(&mut self, id: PostedId) -> Option<&mut T> {
+        self.slab.get_mut(id.0)
+    }
+
+    /// Takes a receive out; `None` when it is gone already.
+    pub fn remove(&mut self, id: PostedId) -> Option<T> {
+        self.slab.node(id.0)?;
+        let class = class_of(id.0.stamp);
+        match table(&mut self.exact, &mut self.wild, class) {
+            Some(index) => index.remove(&mut self.slab.nodes, id.0.place),
+            None => {
+                if let Ok(at) = self.listed.binary_search_by_key(&id.0, |listed| listed.id) {
+                    self.listed.remove(at);
+                }
+            }
+        }
+        self.wild_len -= usize::from(class != EXACT);
+        self.slab.remove(id.0)
+    }
+
+    /// The earliest receive that is wanted. Looks at all of them.
+    pub fn find(&self, mut wanted: impl FnMut(&T) -> bool) -> Option<PostedId> {
+        self.slab.search(|node| node.item.as_ref().is_some_and(&mut wanted)).map(PostedId)
+    }
+
+    /// The receives in order of posting. The order is made for the purpose, with memory of its own: this is for
+    /// closing and the like.
+    pub fn iter(&self) -> impl Iterator<Item = (PostedId, &T)> {
+        self.slab.in_order().into_iter().filter_map(|id| Some((PostedId(id), self.slab.get(id)?)))
+    }
+
+    /// Receives that wait.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.slab.len()
+    }
+
+    /// Whether no receive waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Receives that there is room for, in all.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.slab.capacity()
+    }
+
+    /// The class of a kind with wildcards.
+    fn class_for(&mut self, kind: Kind) -> u8 {
+        if let Some(at) = self.wild.iter().position(|class| class.kind == kind) {
+            return at as u8 + 1;
+        }
+        if let Some(at) = self.wild.iter().position(|class| class.index.is_empty()) {
+            if let Some(class) = self.wild.get_mut(at) {
+                class.kind = kind;
+            }
+            return at as u8 + 1;
+        }
+        if self.wild.len() < MATCH_CLASSES_MAX {
+            self.wild.push(Class { kind, index: Index::new(self.slab.capacity()) });
+            return self.wild.len() as u8;
+        }
+        LISTED
+    }
+
+    /// The earliest of `first` and the receives with wildcards.
+    fn first_wild(&self, source: SourceId, tag: u64, mut first: Option<EntryId>) -> Option<EntryId> {
+        for class in &self.wild {
+            let place = class.index.first(&self.slab.nodes, &self.keyed, class.kind.key(source, tag));
+            let Some(id) = place.and_then(|place| self.slab.id(place)) else { continue };
+            if first.is_none_or(|first| id < first) {
+                first = Some(id);
+            }
+        }
+        for Listed { id, kind } in &self.listed {
+            if first.is_some_and(|first| first < *id) {
+                break;
+            }
+            if self.slab.node(*id).is_some_and(|node| node.key == kind.key(source, tag)) {
+                return Some(*id);
+            }
+        }
+        first
+    }
+
+    /// Checks that everything fits together.
+    #[cfg(test)]
+    pub(super) fn check(&self) {
+        self.slab.check();
+        let exact = self.exact.check(&self.slab.nodes, &self.keyed);
+        let wild: usize = self.wild.iter().map(|class| class.index.check(&self.slab.nodes, &self.keyed)).sum();
+        assert_eq!(wild + self.listed.len(), self.wild_len);
+        assert_eq!(exact + self.wild_len, self.len());
+        assert!(self.listed.is_sorted_by_key(|listed| listed.id));
+    }
+}
+
+/// The table of a class, if it has one.
+fn table<'a>(exact: &'a mut Index, wild: &'a mut [Class], class: u8) -> Option<&'a mut Index> {
+    match class {
+        EXACT => Some(exact),
+        class => wild.get_mut(class as usize - 1).map(|class| &mut class.index),
+    }
+}
