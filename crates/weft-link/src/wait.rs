@@ -205,7 +205,10 @@ mod tests {
     #[test]
     fn another_thread_wakes() {
         let set = std::sync::Arc::new(WaitSet::new(None).unwrap());
-        let sleeper = { let set = set.clone(); std::thread::spawn(move || set.wait(LONG).unwrap()) };
+        let sleeper = {
+            let set = set.clone();
+            std::thread::spawn(move || set.wait(LONG).unwrap())
+        };
         set.signal();
         assert!(sleeper.join().unwrap());
     }

@@ -35,6 +35,7 @@ enum Owner {
     Shared(Arc<[u8]>),
     Region(MemoryRegion),
     List(Box<List>),
+    #[expect(dead_code, reason = "its end is what counts")]
     Borrowed(Loan),
 }
 

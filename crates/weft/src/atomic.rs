@@ -1,9 +1,9 @@
 //! Remote atomics on Rust's own number types.
 
+use weft_core::address::PeerId;
 use weft_core::atomic::{AtomicCall, AtomicOperation, Datatype};
 use weft_core::command::{Command, Operation, PostError};
 use weft_core::memory::LocalKey;
-use weft_core::address::PeerId;
 use weft_mem::Buffer;
 
 use crate::endpoint::{Endpoint, Payload};

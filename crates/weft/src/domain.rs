@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use weft_core::engine::{Config, Engine, EndpointKind, State, Statistics};
+use weft_core::engine::{Config, EndpointKind, Engine, State, Statistics};
 use weft_core::memory::Access;
+use weft_link::Link;
 use weft_link::udp::{self, UdpLink};
 use weft_link::wait::WaitSet;
-use weft_link::Link;
 use weft_mem::HostMemory;
 
 use crate::address_vector::AddressVector;
@@ -240,7 +240,8 @@ impl DomainBuilder {
     pub fn link(self, link: Box<dyn Link>) -> Result<Domain> {
         let link = self.decorators.into_iter().fold(link, |link, wrap| wrap(link));
         let mut seed = [0; 32];
-        getrandom::fill(&mut seed).map_err(|error| Error::system("draw random numbers")(std::io::Error::other(error.to_string())))?;
+        getrandom::fill(&mut seed)
+            .map_err(|error| Error::system("draw random numbers")(std::io::Error::other(error.to_string())))?;
         let config = Config { session: self.fabric.session_id(), ..self.config };
         let engine = Engine::new(config, self.fabric.codec(), seed, HostMemory::new());
         let local = link.local();

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use weft_core::address::PeerId;
 use weft_core::event::QueueId;
-use weft_mem::borrowed::{self, Loans};
 use weft_mem::Buffer;
+use weft_mem::borrowed::{self, Loans};
 
 use crate::driver::{Awaited, Waiter};
 use crate::endpoint::Endpoint;
@@ -140,11 +140,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     }
 
     /// Receives one message into several pieces.
-    pub fn receive_list(
-        &self,
-        list: impl IntoIterator<Item = &'env mut [u8]>,
-        options: ReceiveOptions,
-    ) -> Result<u64> {
+    pub fn receive_list(&self, list: impl IntoIterator<Item = &'env mut [u8]>, options: ReceiveOptions) -> Result<u64> {
         let options = ReceiveOptions { context: None, ..options };
         let list: Vec<Buffer> = list.into_iter().map(|bytes| self.loans.writable(bytes)).collect();
         self.begin(self.endpoint.receive_with(list, options))

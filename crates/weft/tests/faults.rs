@@ -82,7 +82,10 @@ fn a_dead_peer_is_noticed_and_nobody_else_is_disturbed() {
         assert!(killed.elapsed() < PATIENCE, "hangs: {ended} ended");
     }
     assert!(failed > 0 && exchanged > 0);
-    eprintln!("{failed} of {ended} failed, the last after {:?}; {exchanged} messages between the living", killed.elapsed());
+    eprintln!(
+        "{failed} of {ended} failed, the last after {:?}; {exchanged} messages between the living",
+        killed.elapsed()
+    );
     assert_eq!(survivor.domain.state().commands, 0, "nothing is kept for the dead");
 }
 
@@ -150,9 +153,9 @@ fn garbage_has_no_effect() {
     let memory = b.domain.register(1 << 16, Access::REMOTE).unwrap();
     let done = AtomicBool::new(false);
     let (at_a, at_b) = (a.domain.local(), b.domain.local());
+    let messages = 400u64;
     std::thread::scope(|threads| {
         threads.spawn(|| disturb(&middle, at_a, at_b, &done));
-        let messages = 400u64;
         let receiver = threads.spawn(|| {
             for index in 0..messages {
                 b.endpoint.receive(vec![0; 6000]).unwrap();

@@ -29,7 +29,13 @@ struct AnswerIn<'a> {
 
 impl<M: Memory> Engine<M> {
     /// Takes an answer. It changes nothing unless it fits a request that is under way (P-3.3).
-    pub(super) fn handle_answer(&mut self, arrived: &Arrived, decoded: &Decoded, reliability: &Reliability, payload: &[u8]) {
+    pub(super) fn handle_answer(
+        &mut self,
+        arrived: &Arrived,
+        decoded: &Decoded,
+        reliability: &Reliability,
+        payload: &[u8],
+    ) {
         let command = &decoded.command;
         let answer = AnswerIn { now: arrived.now, from: arrived.from, decoded, reliability, payload };
         let Some(index) = self.tracker_of_answer(&answer) else {
@@ -303,7 +309,8 @@ impl<M: Memory> Engine<M> {
         let command = &answer.decoded.command;
         let Some(tracker) = self.trackers.get_mut(index) else { return };
         let echo = command.slot(Slot::Argument1) as u32;
-        let fits = tracker.probe.is_some_and(|(_, sent)| sent == echo) && tracker.probe_count == answer.reliability.handle;
+        let fits =
+            tracker.probe.is_some_and(|(_, sent)| sent == echo) && tracker.probe_count == answer.reliability.handle;
         if !fits {
             self.statistics.dropped_late += 1;
             return;

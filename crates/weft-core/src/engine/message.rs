@@ -73,7 +73,10 @@ enum Body {
     /// Still arriving.
     Partial(TransactionId),
     /// Waits at its sender.
-    Rendezvous { key: u64, address: u64 },
+    Rendezvous {
+        key: u64,
+        address: u64,
+    },
 }
 
 /// A message of several packets that is arriving.
@@ -91,11 +94,20 @@ pub(super) struct Message {
 enum Place {
     Receive(Landing),
     /// No receive yet; or one that came while it was arriving.
-    Unexpected { bytes: Vec<u8>, id: UnexpectedId, landing: Option<Landing> },
+    Unexpected {
+        bytes: Vec<u8>,
+        id: UnexpectedId,
+        landing: Option<Landing>,
+    },
     /// Nobody wants it any more.
     Discard,
     /// A write that tells its target when it is complete.
-    Write { key: u64, address: u64, notify: bool, verify: Option<u32> },
+    Write {
+        key: u64,
+        address: u64,
+        notify: bool,
+        verify: Option<u32>,
+    },
 }
 
 /// A long message that is being fetched.
@@ -150,7 +162,13 @@ impl<M: Memory> Engine<M> {
         self.enlist(receive, source, None)
     }
 
-    fn post_multi(&mut self, now: Time, receive: &Receive, source: Option<SourceId>, least: u64) -> Result<(), PostError> {
+    fn post_multi(
+        &mut self,
+        now: Time,
+        receive: &Receive,
+        source: Option<SourceId>,
+        least: u64,
+    ) -> Result<(), PostError> {
         let shared = Shared { receive: *receive, used: 0, pending: 0, retired: false };
         let index = self.shared.insert(shared);
         while let Some(found) = self.find_unexpected(receive, source) {
@@ -448,7 +466,8 @@ impl<M: Memory> Engine<M> {
             }
             let receive = found.receive;
             let mut take = true;
-            let landing = match found.shared.and_then(|index| self.shared.get_mut(index).map(|shared| (index, shared))) {
+            let landing = match found.shared.and_then(|index| self.shared.get_mut(index).map(|shared| (index, shared)))
+            {
                 None => Landing {
                     local: receive.local,
                     offset: receive.offset,
@@ -762,19 +781,22 @@ impl<M: Memory> Engine<M> {
         }
         let peer = self.addresses.find(self.addresses.source_of(envelope.source));
         let kind = if envelope.tagged { CompletionKind::TaggedReceive } else { CompletionKind::Receive };
-        self.push(queue, Completion {
-            context: landing.context,
-            kind,
-            result,
-            length: u64::from(envelope.length),
-            tag: envelope.tag,
-            immediate: envelope.immediate,
-            source: Some(envelope.source),
-            peer,
-            local,
-            results: LocalKey::NONE,
-            offset,
-        });
+        self.push(
+            queue,
+            Completion {
+                context: landing.context,
+                kind,
+                result,
+                length: u64::from(envelope.length),
+                tag: envelope.tag,
+                immediate: envelope.immediate,
+                source: Some(envelope.source),
+                peer,
+                local,
+                results: LocalKey::NONE,
+                offset,
+            },
+        );
     }
 
     // ------------------------------------------------------------------ rendezvous (P-5.5)
@@ -879,7 +901,9 @@ impl<M: Memory> Engine<M> {
                 message = self.begin_write(input, key, envelope, place);
             }
             let same = message.and_then(|id| self.messages.get(&id)).is_some_and(|known| {
-                let Place::Write { key, address, notify: notifies, verify: verifies } = known.place else { return false };
+                let Place::Write { key, address, notify: notifies, verify: verifies } = known.place else {
+                    return false;
+                };
                 key == command.key()
                     && address == command.address().wrapping_sub(command.offset())
                     && (notifies, verifies) == (notify, verify)
@@ -922,24 +946,33 @@ impl<M: Memory> Engine<M> {
         self.count(bindings.remote_write_counter, true);
         if notify {
             let peer = self.addresses.find(self.addresses.source_of(envelope.source));
-            self.push(bindings.receive_queue, Completion {
-                context: 0,
-                kind: CompletionKind::RemoteWrite,
-                result: Ok(()),
-                length: u64::from(envelope.length),
-                tag: 0,
-                immediate: envelope.immediate,
-                source: Some(envelope.source),
-                peer,
-                local: LocalKey::NONE,
-                results: LocalKey::NONE,
-                offset: 0,
-            });
+            self.push(
+                bindings.receive_queue,
+                Completion {
+                    context: 0,
+                    kind: CompletionKind::RemoteWrite,
+                    result: Ok(()),
+                    length: u64::from(envelope.length),
+                    tag: 0,
+                    immediate: envelope.immediate,
+                    source: Some(envelope.source),
+                    peer,
+                    local: LocalKey::NONE,
+                    results: LocalKey::NONE,
+                    offset: 0,
+                },
+            );
         }
         Verdict::Accepted
     }
 
-    fn begin_write(&mut self, input: &RequestIn<'_>, key: u64, envelope: Envelope, place: Place) -> Option<TransactionId> {
+    fn begin_write(
+        &mut self,
+        input: &RequestIn<'_>,
+        key: u64,
+        envelope: Envelope,
+        place: Place,
+    ) -> Option<TransactionId> {
         let segment = Segment { address: 0, length: u64::from(envelope.length) };
         let id = self.transactions.insert(Transaction::new(&[segment])?, Find::Key(key)).ok()?;
         let number = input.decoded.command.message() as u32;

@@ -100,7 +100,14 @@ impl<M: Memory> Engine<M> {
     }
 
     /// Puts a command into the queue of its target. `purpose` names what the engine goes on with. `None`: no handle is free.
-    pub(super) fn submit(&mut self, now: Time, command: Command, to: Address, source: u32, purpose: u32) -> Option<u16> {
+    pub(super) fn submit(
+        &mut self,
+        now: Time,
+        command: Command,
+        to: Address,
+        source: u32,
+        purpose: u32,
+    ) -> Option<u16> {
         if !self.entries.has_room(1) {
             return None;
         }
@@ -136,7 +143,8 @@ impl<M: Memory> Engine<M> {
         }
         // A lone message goes at once; several wait for each other, but not for long enough to fill a datagram.
         let alone = tracker.sent.is_empty() && tracker.queue.is_empty();
-        if !command.has(CommandFlags::MORE) && (alone || command.length >= tracker.mtu / 2 || tracker.queue.len() >= 64) {
+        if !command.has(CommandFlags::MORE) && (alone || command.length >= tracker.mtu / 2 || tracker.queue.len() >= 64)
+        {
             self.urgent = true;
         }
         tracker.queue.push_back(handle);
@@ -153,7 +161,8 @@ impl<M: Memory> Engine<M> {
         let mtu = self.addresses.mtu(command.peer).unwrap_or(self.config.mtu_bytes);
         let mtu = mtu.clamp(crate::limits::MTU_MIN_BYTES, crate::limits::MTU_MAX_BYTES);
         let known = self.known.get(&to.socket).copied();
-        let congestion = known.map_or_else(|| Congestion::new(mtu, self.config.window_max_bytes), |k| k.congestion.resume());
+        let congestion =
+            known.map_or_else(|| Congestion::new(mtu, self.config.window_max_bytes), |k| k.congestion.resume());
         let mut tracker = Tracker::new(to.socket, mtu, self.psn, congestion, now);
         // P-7.13: a ticket is good for half of the number space.
         if let Some(known) = known.filter(|known| self.psn - known.ticket_psn < LIFE_ENDS) {
@@ -186,11 +195,10 @@ impl<M: Memory> Engine<M> {
             self.ready.retain(|ready| *ready != index);
         }
         if tracker.ticket != 0 {
-            self.remember(tracker.peer, Known {
-                ticket: tracker.ticket,
-                ticket_psn: tracker.ticket_psn,
-                congestion: tracker.congestion,
-            });
+            self.remember(
+                tracker.peer,
+                Known { ticket: tracker.ticket, ticket_psn: tracker.ticket_psn, congestion: tracker.congestion },
+            );
         }
     }
 
@@ -306,7 +314,8 @@ impl<M: Memory> Engine<M> {
         for handle in mine {
             self.finish(now, handle, Err(Failure::Closed));
         }
-        let (queued, kept) = core::mem::take(&mut self.datagrams).into_iter().partition(|d| d.command.endpoint == endpoint);
+        let (queued, kept) =
+            core::mem::take(&mut self.datagrams).into_iter().partition(|d| d.command.endpoint == endpoint);
         self.datagrams = kept;
         let queued: alloc::collections::VecDeque<DatagramOut> = queued;
         for datagram in queued {

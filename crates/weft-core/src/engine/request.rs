@@ -113,14 +113,8 @@ impl<M: Memory> Engine<M> {
         if arrived.marked {
             state.ecn_marks = state.ecn_marks.wrapping_add(1);
         }
-        let input = RequestIn {
-            now: arrived.now,
-            request,
-            decoded,
-            reliability,
-            payload: decoded.payload(packet),
-            life,
-        };
+        let input =
+            RequestIn { now: arrived.now, request, decoded, reliability, payload: decoded.payload(packet), life };
         let arrival = state.arrive(request.psn, reliability.span);
         let is_read = decoded.command.kind() == Kind::ReadRequest;
         match arrival {
@@ -287,7 +281,8 @@ impl<M: Memory> Engine<M> {
 
     fn begin_life(&mut self, now: Time, peer: core::net::SocketAddr, life: Life) -> Result<u32, Status> {
         // Every life must fit among the tombstones when its peer falls silent.
-        let room = self.lives.len() < self.config.lives_max && self.lives.len() + self.tombstones.len() < self.config.tombstones_max;
+        let room = self.lives.len() < self.config.lives_max
+            && self.lives.len() + self.tombstones.len() < self.config.tombstones_max;
         if !room && !self.shrink_lives(now, true) {
             return Err(Status::Busy);
         }
@@ -415,7 +410,9 @@ impl<M: Memory> Engine<M> {
         }
         let endpoint = self.endpoint_of.get(&input.request.destination).copied();
         let usable = endpoint.and_then(|id| self.endpoint(id)).is_some_and(|e| e.kind == EndpointKind::Reliable);
-        let Some(endpoint) = endpoint.filter(|_| usable) else { return self.refused_send(input, Status::NoSuchEndpoint) };
+        let Some(endpoint) = endpoint.filter(|_| usable) else {
+            return self.refused_send(input, Status::NoSuchEndpoint);
+        };
         if command.length() > MESSAGE_LENGTH_MAX_BYTES {
             return self.refused_send(input, Status::LengthError);
         }
@@ -492,9 +489,12 @@ impl<M: Memory> Engine<M> {
         let room = mtu.saturating_sub(RESPONSE_HEADERS_BYTES).max(1);
         let split = |at: u32, length: u32| -> ResponseData {
             match data {
-                ResponseData::Region { key, address, offset, .. } => {
-                    ResponseData::Region { key, address: address.wrapping_add(u64::from(at)), offset: offset + at, length }
-                }
+                ResponseData::Region { key, address, offset, .. } => ResponseData::Region {
+                    key,
+                    address: address.wrapping_add(u64::from(at)),
+                    offset: offset + at,
+                    length,
+                },
                 ResponseData::Message { handle, rendezvous, address, offset, .. } => ResponseData::Message {
                     handle,
                     rendezvous,

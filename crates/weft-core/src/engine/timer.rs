@@ -124,7 +124,8 @@ impl<M: Memory> Engine<M> {
         let mut due = Time::NEVER;
         for (_, life) in self.lives.iter() {
             let held = life.held.iter().map(|held| held.until).min().unwrap_or(Time::NEVER);
-            let rest = if life.is_idle() { life.last.plus_micros(ORDER_HOLD_US) } else { life.last.plus_micros(RETAIN_US) };
+            let rest =
+                if life.is_idle() { life.last.plus_micros(ORDER_HOLD_US) } else { life.last.plus_micros(RETAIN_US) };
             let messages = if life.messages > 0 { life.last.plus_micros(MESSAGE_IDLE_US) } else { Time::NEVER };
             due = due.min(held).min(rest).min(messages);
         }

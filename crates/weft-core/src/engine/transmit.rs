@@ -15,7 +15,8 @@ use crate::event::Failure;
 use crate::limits::{ACK_EVERY, BUNDLE_MAX_BYTES, PIO_MAX_BYTES, SEGMENTS_MAX, TRANSMIT_MAX_BYTES};
 use crate::memory::{Access, Fault, LocalKey, Memory};
 use crate::packet::{
-    ENTRY_LENGTH_BYTES, HEADERS_MAX_BYTES, Reliability, SESSION_BYTES, SessionHeader, Status, TRAILER_BYTES, between, whole,
+    ENTRY_LENGTH_BYTES, HEADERS_MAX_BYTES, Reliability, SESSION_BYTES, SessionHeader, Status, TRAILER_BYTES, between,
+    whole,
 };
 use crate::reliable::entry::{Entry, Phase};
 use crate::reliable::life::Request;
@@ -174,7 +175,14 @@ impl<M: Memory> Engine<M> {
         }
     }
 
-    fn add_answer(&mut self, now: Time, answer: &Answer, out: &mut Transmit, bundle: &mut Bundle, limit: usize) -> bool {
+    fn add_answer(
+        &mut self,
+        now: Time,
+        answer: &Answer,
+        out: &mut Transmit,
+        bundle: &mut Bundle,
+        limit: usize,
+    ) -> bool {
         let request = &answer.request;
         let life = self.life_of.get(&request.from).and_then(|index| self.lives.get(*index));
         let life = life.filter(|life| life.ticket == request.ticket);
@@ -193,14 +201,15 @@ impl<M: Memory> Engine<M> {
             _ => Flags::RESPONSE,
         };
         let hold = now.micros().saturating_sub(request.arrival.micros());
-        let generic = between(whole(answer.kind, flags), request.source, request.destination, request.epoch, request.psn)
-            .with(Slot::Status, answer.status as u64)
-            .with(Slot::Length, 255)
-            .with(Slot::Immediate, u64::from(marks))
-            .with(Slot::Argument1, u64::from(request.timestamp))
-            .with(Slot::Argument2, hold.min(u64::from(u32::MAX)))
-            .with(Slot::Offset, u64::from(highest))
-            .with(Slot::Argument0, bitmap);
+        let generic =
+            between(whole(answer.kind, flags), request.source, request.destination, request.epoch, request.psn)
+                .with(Slot::Status, answer.status as u64)
+                .with(Slot::Length, 255)
+                .with(Slot::Immediate, u64::from(marks))
+                .with(Slot::Argument1, u64::from(request.timestamp))
+                .with(Slot::Argument2, hold.min(u64::from(u32::MAX)))
+                .with(Slot::Offset, u64::from(highest))
+                .with(Slot::Argument0, bitmap);
         let reliability =
             Reliability { handle: request.handle, span, ticket: request.ticket, ..Reliability::default() };
         let mut headers = [0; HEADERS_MAX_BYTES];
@@ -238,7 +247,14 @@ impl<M: Memory> Engine<M> {
     }
 
     /// Adds short packets as long as they come and fit. True: at least one.
-    fn add_short_requests(&mut self, now: Time, index: u32, out: &mut Transmit, bundle: &mut Bundle, limit: usize) -> bool {
+    fn add_short_requests(
+        &mut self,
+        now: Time,
+        index: u32,
+        out: &mut Transmit,
+        bundle: &mut Bundle,
+        limit: usize,
+    ) -> bool {
         let mut any = false;
         while let Some(pick) = self.pick(now, index) {
             let Some((handle, offset, length)) = self.measure(index, pick) else { break };
@@ -306,7 +322,8 @@ impl<M: Memory> Engine<M> {
             let weight = tracker.sent.get(lost)?.weight;
             // P-7.9: while there is no ticket, one packet tells as much as many.
             let alone = tracker.ticket != 0 || tracker.congestion.in_flight() == 0;
-            return (alone && tracker.congestion.admits(u64::from(weight))).then_some(Pick::Again(tracker.base + lost as u64));
+            return (alone && tracker.congestion.admits(u64::from(weight)))
+                .then_some(Pick::Again(tracker.base + lost as u64));
         }
         let full = tracker.sent.len() >= tracker.window as usize;
         let no_ticket = tracker.ticket == 0 && !tracker.sent.is_empty();
@@ -317,7 +334,8 @@ impl<M: Memory> Engine<M> {
             if tracker.reissue_at > now {
                 return None;
             }
-            let first = tracker.reissue.iter().enumerate().min_by_key(|(_, r)| (r.number.wrapping_sub(self.number), r.offset));
+            let first =
+                tracker.reissue.iter().enumerate().min_by_key(|(_, r)| (r.number.wrapping_sub(self.number), r.offset));
             let (at, reissue) = first?;
             return self.admitted(tracker, reissue.handle, reissue.length).then_some(Pick::Reissue(at));
         }
@@ -549,9 +567,10 @@ impl<M: Memory> Engine<M> {
             }
             ResponseData::Replay => (Kind::AtomicResponse, 0, 0),
         };
-        let generic = between(whole(kind, Flags::RESPONSE), request.source, request.destination, request.epoch, request.psn)
-            .with(Slot::Message, u64::from(response.number))
-            .with(Slot::Offset, u64::from(offset));
+        let generic =
+            between(whole(kind, Flags::RESPONSE), request.source, request.destination, request.epoch, request.psn)
+                .with(Slot::Message, u64::from(response.number))
+                .with(Slot::Offset, u64::from(offset));
         let reliability = Reliability { handle: request.handle, ticket: request.ticket, ..Reliability::default() };
         let mut packet = [0; HEADERS_MAX_BYTES + PIO_MAX_BYTES as usize];
         let codec = alloc::sync::Arc::clone(&self.codec);
@@ -604,7 +623,9 @@ impl<M: Memory> Engine<M> {
                 let source = self.source_of(&response.data, request.from);
                 let done = source.and_then(|source| {
                     let headers = packet.get(..headers).ok_or(Fault::Failed)?;
-                    append_segment(&self.memory, out, headers, length, |memory, at, left| source.piece(memory, at, left))
+                    append_segment(&self.memory, out, headers, length, |memory, at, left| {
+                        source.piece(memory, at, left)
+                    })
                 });
                 if let Err(fault) = done {
                     self.refuse_later(request, status_of(fault));
@@ -675,8 +696,10 @@ impl<M: Memory> Engine<M> {
             transmit.class = CLASS_EAGER;
             let (local, base) = (command.local, command.offset);
             let headers = packet.get(..headers)?;
-            append_segment(&self.memory, transmit, headers, length, |memory, at, left| memory.local(local, base + at, left))
-                .ok()
+            append_segment(&self.memory, transmit, headers, length, |memory, at, left| {
+                memory.local(local, base + at, left)
+            })
+            .ok()
         });
         // Its fate is unknown and will stay so: it is done when it is on its way.
         let result = if sent.is_some() { Ok(()) } else { Err(Failure::LocalFault) };
@@ -794,7 +817,10 @@ fn has_segment_room(out: &Transmit, total: usize) -> bool {
         return true;
     }
     let (count, bytes, last) = segments(out);
-    total <= out.segment_bytes && last == out.segment_bytes && count < SEGMENTS_MAX && bytes + total <= TRANSMIT_MAX_BYTES
+    total <= out.segment_bytes
+        && last == out.segment_bytes
+        && count < SEGMENTS_MAX
+        && bytes + total <= TRANSMIT_MAX_BYTES
 }
 
 /// Datagrams, bytes, and length of the last datagram.
@@ -915,7 +941,10 @@ fn request_command(entry: &Entry, sent: &Sent, ask: bool) -> Generic {
     }
     let with_immediate = if immediate { flags | Flags::IMMEDIATE } else { flags };
     let message = |kind, flags| {
-        Generic::new(kind, flags).with(Slot::Message, u64::from(entry.number)).with(Slot::Offset, offset).with(Slot::Length, length)
+        Generic::new(kind, flags)
+            .with(Slot::Message, u64::from(entry.number))
+            .with(Slot::Offset, offset)
+            .with(Slot::Length, length)
     };
     if entry.rendezvous != 0 {
         let tagged = command.operation == Operation::TaggedSend;

@@ -123,11 +123,8 @@ impl Congestion {
 
     /// The probe timeout after so many without an answer (P-7.11).
     pub(crate) fn pto_us(&self, without_answer: u32) -> u64 {
-        let pto = if self.srtt_us == 0 {
-            4 * PTO_MIN_US
-        } else {
-            u64::from(self.srtt_us) + 4 * u64::from(self.rttvar_us)
-        };
+        let pto =
+            if self.srtt_us == 0 { 4 * PTO_MIN_US } else { u64::from(self.srtt_us) + 4 * u64::from(self.rttvar_us) };
         (pto.max(PTO_MIN_US) << without_answer.min(8)).min(PTO_MAX_US)
     }
 

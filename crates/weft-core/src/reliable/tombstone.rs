@@ -63,7 +63,11 @@ impl Packed {
         let units = age_units(now).wrapping_sub(self.0 as u8);
         let start = now.micros() / AGE_UNIT_US;
         let last = Time::from_micros((start.saturating_sub(u64::from(units)) + 1) * AGE_UNIT_US).min(now);
-        Tombstone { ticket: first_ticket + ((self.0 >> 40) as u64 & ((1 << 40) - 1)), floor: (self.0 >> 8) as u32, last }
+        Tombstone {
+            ticket: first_ticket + ((self.0 >> 40) as u64 & ((1 << 40) - 1)),
+            floor: (self.0 >> 8) as u32,
+            last,
+        }
     }
 }
 

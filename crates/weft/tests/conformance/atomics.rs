@@ -7,7 +7,7 @@ use crate::support::World;
 /// Integers as all operations see them.
 trait Integer: Element + PartialEq + std::fmt::Debug {
     fn apply(operation: AtomicOperation, old: Self, compare: Self, operand: Self) -> Self;
-    fn from(value: i8) -> Self;
+    fn of(value: i8) -> Self;
 }
 
 macro_rules! integers {
@@ -39,7 +39,7 @@ macro_rules! integers {
                     MaskedSwap => (operand & compare) | (old & !compare),
                 }
             }
-            fn from(value: i8) -> $type {
+            fn of(value: i8) -> $type {
                 value as $type
             }
         }
@@ -50,7 +50,7 @@ integers! { u8 u16 u32 u64 i8 i16 i32 i64 }
 fn all_operations_on<T: Integer>(world: &World) {
     let (a, b, to_b, _) = world.pair();
     let memory = b.domain.register(64, Access::REMOTE_ATOMIC | Access::REMOTE_READ).unwrap();
-    let values = [0, 1, -1, 5, -77].map(T::from);
+    let values = [0, 1, -1, 5, -77].map(T::of);
     let store = |value: T| {
         let mut bytes = Vec::new();
         value.to_little_endian(&mut bytes);
@@ -82,7 +82,7 @@ fn all_operations_on<T: Integer>(world: &World) {
     }
 }
 
-pub fn every_operation_on_every_type(world: &World) {
+pub(crate) fn every_operation_on_every_type(world: &World) {
     all_operations_on::<u8>(world);
     all_operations_on::<u16>(world);
     all_operations_on::<u32>(world);
@@ -93,7 +93,7 @@ pub fn every_operation_on_every_type(world: &World) {
     all_operations_on::<i64>(world);
 }
 
-pub fn fetch_add_counts_each_once(world: &World) {
+pub(crate) fn fetch_add_counts_each_once(world: &World) {
     let (a, b) = (world.node(), world.node());
     let c = world.node();
     let memory = c.domain.register(8, Access::REMOTE_ATOMIC).unwrap();
@@ -109,7 +109,7 @@ pub fn fetch_add_counts_each_once(world: &World) {
     assert_eq!(memory.load_u64(0).unwrap(), 600);
 }
 
-pub fn compare_and_swap_has_one_winner(world: &World) {
+pub(crate) fn compare_and_swap_has_one_winner(world: &World) {
     let (a, b) = (world.node(), world.node());
     let c = world.node();
     let memory = c.domain.register(8, Access::REMOTE_ATOMIC).unwrap();
@@ -123,7 +123,7 @@ pub fn compare_and_swap_has_one_winner(world: &World) {
     }
 }
 
-pub fn arrays_of_elements(world: &World) {
+pub(crate) fn arrays_of_elements(world: &World) {
     let (a, b, to_b, _) = world.pair();
     let memory = b.domain.register(1024, Access::REMOTE).unwrap();
     let operands: Vec<u32> = (0..200).collect();
@@ -137,7 +137,7 @@ pub fn arrays_of_elements(world: &World) {
     assert_eq!(world.good(&a).values::<u32>().unwrap(), [7; 200]);
 }
 
-pub fn floats(world: &World) {
+pub(crate) fn floats(world: &World) {
     let (a, b, to_b, _) = world.pair();
     let memory = b.domain.register(16, Access::REMOTE).unwrap();
     memory.write(0, &1.5f64.to_le_bytes()).unwrap();
@@ -152,7 +152,7 @@ pub fn floats(world: &World) {
     assert_eq!(memory.to_vec(8, 4).unwrap(), 8.0f32.to_le_bytes());
 }
 
-pub fn what_does_not_exist_is_refused(world: &World) {
+pub(crate) fn what_does_not_exist_is_refused(world: &World) {
     let (a, b, to_b, _) = world.pair();
     let memory = b.domain.register(64, Access::REMOTE).unwrap();
     let refused = a.endpoint.atomic(to_b, memory.remote(), AtomicOperation::BitwiseOr, &[1.0f32]).unwrap_err();

@@ -23,7 +23,7 @@ fn all_refused(world: &World, a: &Node, b: &Node, to_b: PeerId, remote: RemoteAd
     world.good(a);
 }
 
-pub fn unknown_key(world: &World) {
+pub(crate) fn unknown_key(world: &World) {
     let (a, b, to_b, _) = world.pair();
     let memory = b.domain.register(64, Access::REMOTE).unwrap();
     for key in [0, u64::MAX, memory.key() ^ 1, memory.key().rotate_left(7)] {
@@ -32,7 +32,7 @@ pub fn unknown_key(world: &World) {
     assert_eq!(memory.to_vec(0, 64).unwrap(), [0; 64]);
 }
 
-pub fn out_of_bounds(world: &World) {
+pub(crate) fn out_of_bounds(world: &World) {
     let (a, b, to_b, _) = world.pair();
     let bytes = 4096;
     let memory = b.domain.register(bytes, Access::REMOTE).unwrap();
@@ -46,7 +46,7 @@ pub fn out_of_bounds(world: &World) {
     assert_eq!(memory.to_vec(0, bytes).unwrap(), vec![0; bytes]);
 }
 
-pub fn missing_right(world: &World) {
+pub(crate) fn missing_right(world: &World) {
     let (a, b, to_b, _) = world.pair();
     let readable = b.domain.register(pattern(1, 64), Access::REMOTE_READ).unwrap();
     let writable = b.domain.register(pattern(1, 64), Access::REMOTE_WRITE).unwrap();
@@ -73,7 +73,7 @@ pub fn missing_right(world: &World) {
     }
 }
 
-pub fn after_deregistration(world: &World) {
+pub(crate) fn after_deregistration(world: &World) {
     let (a, b, to_b, _) = world.pair();
     let memory: MemoryRegion = b.domain.register(1 << 20, Access::REMOTE).unwrap();
     let remote = memory.remote();
@@ -98,7 +98,7 @@ pub fn after_deregistration(world: &World) {
     world.good(&a);
 }
 
-pub fn unknown_peer(world: &World) {
+pub(crate) fn unknown_peer(world: &World) {
     let (a, b, to_b, _) = world.pair();
     let refused = a.endpoint.send(PeerId(12_345), vec![1; 8]).unwrap_err();
     assert!(matches!(refused.error, Error::Post(PostError::NoSuchPeer)), "{refused}");
@@ -114,7 +114,7 @@ pub fn unknown_peer(world: &World) {
     assert_eq!(world.good(&b).source, Some(a.endpoint.address()));
 }
 
-pub fn queue_full(world: &World) {
+pub(crate) fn queue_full(world: &World) {
     let a = world.node_with(1 << 16, |config| config.commands_max = 64);
     let b = world.node();
     let to_b = a.knows(&b);
@@ -146,7 +146,7 @@ pub fn queue_full(world: &World) {
     }
 }
 
-pub fn closed_remote_endpoint(world: &World) {
+pub(crate) fn closed_remote_endpoint(world: &World) {
     let (a, b, to_b, _) = world.pair();
     let other = b.domain.endpoint(&b.queue).unwrap();
     let to_other = a.domain.addresses().insert(other.address()).unwrap();
@@ -159,7 +159,7 @@ pub fn closed_remote_endpoint(world: &World) {
     world.good(&b);
 }
 
-pub fn read_only_buffers(world: &World) {
+pub(crate) fn read_only_buffers(world: &World) {
     let (a, b, to_b, _) = world.pair();
     let shared: std::sync::Arc<[u8]> = vec![0; 8].into();
     let refused = a.endpoint.receive(shared.clone()).unwrap_err();
@@ -169,7 +169,7 @@ pub fn read_only_buffers(world: &World) {
     assert!(matches!(refused.error, Error::Post(PostError::BadBuffer)), "{refused}");
 }
 
-pub fn misaligned_atomics(world: &World) {
+pub(crate) fn misaligned_atomics(world: &World) {
     let (a, b, to_b, _) = world.pair();
     let memory = b.domain.register(64, Access::REMOTE).unwrap();
     a.endpoint.fetch_add(to_b, memory.remote().at(4), 1u64).unwrap();
@@ -178,12 +178,12 @@ pub fn misaligned_atomics(world: &World) {
     world.good(&a);
 }
 
-pub fn foreign_queue(world: &World) {
+pub(crate) fn foreign_queue(world: &World) {
     let (a, b, ..) = world.pair();
     assert!(matches!(a.domain.endpoint(&b.queue), Err(Error::OtherDomain)));
 }
 
-pub fn too_long_to_inject(world: &World) {
+pub(crate) fn too_long_to_inject(world: &World) {
     let (a, _b, to_b, _) = world.pair();
     let refused = a.endpoint.inject(to_b, &[0; 100_000]).unwrap_err();
     assert!(matches!(refused.error, Error::Post(PostError::TooLong { length: 100_000, .. })), "{refused}");

@@ -4,7 +4,7 @@ use weft::{Access, EndpointOptions, Error, Level, Options, PostError};
 
 use crate::support::{World, pattern};
 
-pub fn a_full_queue_holds_peers_back(world: &World) {
+pub(crate) fn a_full_queue_holds_peers_back(world: &World) {
     let a = world.node();
     let b = world.node_with(4, |_| {});
     let to_b = a.knows(&b);
@@ -21,7 +21,7 @@ pub fn a_full_queue_holds_peers_back(world: &World) {
     world.goods(&a, 40);
 }
 
-pub fn levels(world: &World) {
+pub(crate) fn levels(world: &World) {
     let (a, b, to_b, _) = world.pair();
     let memory = b.domain.register(100_000, Access::REMOTE).unwrap();
     for level in [Level::Injected, Level::Transmitted, Level::Delivered] {
@@ -52,7 +52,7 @@ pub fn levels(world: &World) {
     world.good(&a);
 }
 
-pub fn silent_operations(world: &World) {
+pub(crate) fn silent_operations(world: &World) {
     let (a, b, to_b, _) = world.pair();
     let memory = b.domain.register(64, Access::REMOTE).unwrap();
     let silent = Options { silent: true, ..Default::default() };
@@ -70,7 +70,7 @@ pub fn silent_operations(world: &World) {
     assert_eq!(memory.to_vec(0, 64).unwrap(), [1; 64]);
 }
 
-pub fn counters_count(world: &World) {
+pub(crate) fn counters_count(world: &World) {
     let (domain, b) = (world.domain(), world.node());
     let count = || Some(domain.counter());
     let options = EndpointOptions {
@@ -81,8 +81,11 @@ pub fn counters_count(world: &World) {
         ..Default::default()
     };
     let a = domain.open_endpoint(options.clone()).unwrap();
-    let remote_counters =
-        EndpointOptions { remote_write_counter: Some(b.domain.counter()), remote_read_counter: Some(b.domain.counter()), ..Default::default() };
+    let remote_counters = EndpointOptions {
+        remote_write_counter: Some(b.domain.counter()),
+        remote_read_counter: Some(b.domain.counter()),
+        ..Default::default()
+    };
     let target = b.domain.open_endpoint(remote_counters.clone()).unwrap();
     let to_target = domain.addresses().insert(target.address()).unwrap();
     let to_b = domain.addresses().insert(b.endpoint.address()).unwrap();
@@ -111,7 +114,7 @@ pub fn counters_count(world: &World) {
     assert_eq!(options.send_counter.unwrap().errors(), 0);
 }
 
-pub fn refused_buffers_come_back(world: &World) {
+pub(crate) fn refused_buffers_come_back(world: &World) {
     let a = world.node_with(2, |_| {});
     let b = world.node();
     let to_b = a.knows(&b);
@@ -129,7 +132,7 @@ pub fn refused_buffers_come_back(world: &World) {
     world.goods(&a, 2);
 }
 
-pub fn thousands_of_messages(world: &World) {
+pub(crate) fn thousands_of_messages(world: &World) {
     let (a, b, to_b, _) = world.pair();
     let count = if world.is_faulty() { 2000 } else { 10_000 };
     let (mut sent, mut done, mut received, mut posted) = (0u64, 0, 0u64, 0);

@@ -7,7 +7,7 @@ use weft::{Access, Error, Failure, Options, Progress, ReceiveOptions};
 
 use crate::support::{World, pattern};
 
-pub fn scopes_send_and_receive(world: &World) {
+pub(crate) fn scopes_send_and_receive(world: &World) {
     let (a, b, to_b, _) = world.pair();
     let memory = b.domain.register(pattern(9, 200_000), Access::REMOTE).unwrap();
     for length in [0usize, 10, 5000, 200_000] {
@@ -39,7 +39,7 @@ pub fn scopes_send_and_receive(world: &World) {
     }
 }
 
-pub fn leaving_a_scope_cancels(world: &World) {
+pub(crate) fn leaving_a_scope_cancels(world: &World) {
     let (a, b, to_b, _) = world.pair();
     let mut buffer = [7; 64];
     let context = b.endpoint.scope(|scope| scope.receive(&mut buffer).unwrap());
@@ -60,7 +60,7 @@ pub fn leaving_a_scope_cancels(world: &World) {
     assert_eq!(buffer, [8; 64]);
 }
 
-pub fn a_panic_in_a_scope_is_safe(world: &World) {
+pub(crate) fn a_panic_in_a_scope_is_safe(world: &World) {
     let (_a, b, ..) = world.pair();
     let mut buffer = vec![7; 64];
     let result = catch_unwind(AssertUnwindSafe(|| {
@@ -74,7 +74,7 @@ pub fn a_panic_in_a_scope_is_safe(world: &World) {
     assert_eq!(b.domain.state().receives, 0);
 }
 
-pub fn scopes_leave_completions_to_be_read(world: &World) {
+pub(crate) fn scopes_leave_completions_to_be_read(world: &World) {
     let (a, b, to_b, _) = world.pair();
     // Completions of others come out in their order, with their buffers, though a scope took them aside.
     b.endpoint.receive(vec![0; 8]).unwrap();
@@ -92,7 +92,7 @@ pub fn scopes_leave_completions_to_be_read(world: &World) {
     assert!(b.queue.read().unwrap().is_none());
 }
 
-pub fn closing_an_endpoint_ends_its_operations(world: &World) {
+pub(crate) fn closing_an_endpoint_ends_its_operations(world: &World) {
     let (a, b, to_b, _) = world.pair();
     let other = a.domain.endpoint(&a.queue).unwrap();
     let received = other.receive(vec![0; 8]).unwrap();
@@ -118,7 +118,7 @@ pub fn closing_an_endpoint_ends_its_operations(world: &World) {
     assert_eq!(next.into_bytes().unwrap(), [1; 8]);
 }
 
-pub fn dropped_buffers_live_until_they_are_done(world: &World) {
+pub(crate) fn dropped_buffers_live_until_they_are_done(world: &World) {
     let (a, b, to_b, _) = world.pair();
     let shared: std::sync::Arc<[u8]> = pattern(1, 200_000).into();
     a.endpoint.send_with(to_b, shared.clone(), Options { silent: true, ..Default::default() }).unwrap();
@@ -128,7 +128,7 @@ pub fn dropped_buffers_live_until_they_are_done(world: &World) {
     world.until("given back", || (std::sync::Arc::strong_count(&shared) == 1).then_some(()));
 }
 
-pub fn handles_keep_things_open(world: &World) {
+pub(crate) fn handles_keep_things_open(world: &World) {
     let (a, b, to_b, _) = world.pair();
     let crate::support::Node { domain, queue, endpoint } = a;
     drop(domain);
@@ -149,7 +149,7 @@ pub fn handles_keep_things_open(world: &World) {
     }
 }
 
-pub fn forgotten_scope_results(world: &World) {
+pub(crate) fn forgotten_scope_results(world: &World) {
     let (a, b, to_b, _) = world.pair();
     let bytes = pattern(1, 64);
     // Completions that nobody reads keep nobody from leaving.

@@ -4,7 +4,7 @@ use weft::{Access, Failure, Options, ReceiveOptions};
 
 use crate::support::{World, pattern};
 
-pub fn unexpected_messages_wait(world: &World) {
+pub(crate) fn unexpected_messages_wait(world: &World) {
     let (a, b, to_b, _) = world.pair();
     for index in 0..50u64 {
         a.endpoint.send(to_b, pattern(index, 10 + index as usize * 60)).unwrap();
@@ -25,7 +25,7 @@ pub fn unexpected_messages_wait(world: &World) {
     }
 }
 
-pub fn unexpected_long_message(world: &World) {
+pub(crate) fn unexpected_long_message(world: &World) {
     let (a, b, to_b, _) = world.pair();
     let sent = a.endpoint.send(to_b, pattern(1, 1 << 20)).unwrap();
     a.endpoint.send(to_b, pattern(2, 60_000)).unwrap();
@@ -40,7 +40,7 @@ pub fn unexpected_long_message(world: &World) {
     assert_eq!(world.good(&a).context, sent);
 }
 
-pub fn tags_and_ignored_bits(world: &World) {
+pub(crate) fn tags_and_ignored_bits(world: &World) {
     let (a, b, to_b, _) = world.pair();
     let exact = b.endpoint.tagged_receive(0x1234, 0, vec![0; 8]).unwrap();
     let low = b.endpoint.tagged_receive(0x5600, 0xff, vec![0; 8]).unwrap();
@@ -59,7 +59,7 @@ pub fn tags_and_ignored_bits(world: &World) {
     world.goods(&a, 4);
 }
 
-pub fn directed_receives(world: &World) {
+pub(crate) fn directed_receives(world: &World) {
     let (a, b) = (world.node(), world.node());
     let c = world.node();
     let (a_to_c, b_to_c) = (a.knows(&c), b.knows(&c));
@@ -85,7 +85,7 @@ pub fn directed_receives(world: &World) {
     }
 }
 
-pub fn wildcards_take_in_order(world: &World) {
+pub(crate) fn wildcards_take_in_order(world: &World) {
     let (a, b, to_b, to_a) = world.pair();
     let options = |source, ignore| ReceiveOptions { source, tag: Some(7), ignore, ..Default::default() };
     let posted = [
@@ -104,7 +104,7 @@ pub fn wildcards_take_in_order(world: &World) {
     }
 }
 
-pub fn multi_receive_fills_its_buffer(world: &World) {
+pub(crate) fn multi_receive_fills_its_buffer(world: &World) {
     let (a, b, to_b, _) = world.pair();
     let region = b.domain.register(10_000, Access::NONE).unwrap();
     let options = ReceiveOptions { multi: Some(1000), ..Default::default() };
@@ -132,7 +132,7 @@ pub fn multi_receive_fills_its_buffer(world: &World) {
     assert_eq!(world.good(&b).into_bytes().unwrap(), pattern(9, 100));
 }
 
-pub fn truncation_is_told_to_both(world: &World) {
+pub(crate) fn truncation_is_told_to_both(world: &World) {
     let (a, b, to_b, _) = world.pair();
     for (room, length) in [(10, 20), (0, 1), (1000, 5000), (1000, 200_000)] {
         b.endpoint.receive(vec![0xee; room]).unwrap();
@@ -151,7 +151,7 @@ pub fn truncation_is_told_to_both(world: &World) {
     }
 }
 
-pub fn cancelled_receives_take_nothing(world: &World) {
+pub(crate) fn cancelled_receives_take_nothing(world: &World) {
     let (a, b, to_b, _) = world.pair();
     let first = b.endpoint.receive(vec![1; 8]).unwrap();
     let second = b.endpoint.receive(vec![2; 8]).unwrap();

@@ -6,14 +6,17 @@ use weft::{Access, Buffer, CompletionKind, Options};
 
 use crate::support::{LENGTHS, World, pattern};
 
-pub fn every_length_arrives(world: &World) {
+pub(crate) fn every_length_arrives(world: &World) {
     let (a, b, to_b, to_a) = world.pair();
     for (seed, &length) in LENGTHS.iter().enumerate() {
         let bytes = pattern(seed as u64, length);
         let posted = b.endpoint.receive(vec![0xee; length]).unwrap();
         let sent = a.endpoint.send(to_b, bytes.clone()).unwrap();
         let received = world.good(&b);
-        assert_eq!((received.context, received.kind, received.length), (posted, CompletionKind::Receive, length as u64));
+        assert_eq!(
+            (received.context, received.kind, received.length),
+            (posted, CompletionKind::Receive, length as u64)
+        );
         assert_eq!((received.source, received.peer), (Some(a.endpoint.address()), Some(to_a)));
         assert_eq!(received.immediate, None);
         assert!(received.into_bytes().unwrap() == bytes, "{length} bytes");
@@ -23,7 +26,7 @@ pub fn every_length_arrives(world: &World) {
     }
 }
 
-pub fn every_length_from_a_region(world: &World) {
+pub(crate) fn every_length_from_a_region(world: &World) {
     let (a, b, to_b, _) = world.pair();
     let from = a.domain.register(pattern(1, 1 << 20), Access::NONE).unwrap();
     let to = b.domain.register(1 << 20, Access::NONE).unwrap();
@@ -38,7 +41,7 @@ pub fn every_length_from_a_region(world: &World) {
     }
 }
 
-pub fn injected_messages_arrive_in_order(world: &World) {
+pub(crate) fn injected_messages_arrive_in_order(world: &World) {
     let (a, b, to_b, _) = world.pair();
     (0..200).for_each(|_| drop(b.endpoint.receive(vec![0; 128]).unwrap()));
     for index in 0..200u64 {
@@ -50,11 +53,11 @@ pub fn injected_messages_arrive_in_order(world: &World) {
     assert!(a.queue.read().unwrap().is_none(), "no completion for what is injected");
 }
 
-pub fn a_message_without_bytes(world: &World) {
+pub(crate) fn a_message_without_bytes(world: &World) {
     let (a, b, to_b, _) = world.pair();
-    b.endpoint.receive(Vec::new()).unwrap();
+    b.endpoint.receive(Vec::<u8>::new()).unwrap();
     b.endpoint.receive(vec![7; 4]).unwrap();
-    a.endpoint.send(to_b, Vec::new()).unwrap();
+    a.endpoint.send(to_b, Vec::<u8>::new()).unwrap();
     a.endpoint.inject(to_b, &[]).unwrap();
     for _ in 0..2 {
         let received = world.good(&b);
@@ -64,7 +67,7 @@ pub fn a_message_without_bytes(world: &World) {
     world.good(&a);
 }
 
-pub fn lists_are_gathered_and_scattered(world: &World) {
+pub(crate) fn lists_are_gathered_and_scattered(world: &World) {
     let (a, b, to_b, _) = world.pair();
     let bytes = pattern(3, 150_000);
     let region = a.domain.register(bytes.clone(), Access::NONE).unwrap();
@@ -81,7 +84,7 @@ pub fn lists_are_gathered_and_scattered(world: &World) {
     }
 }
 
-pub fn immediate_data_comes_along(world: &World) {
+pub(crate) fn immediate_data_comes_along(world: &World) {
     let (a, b, to_b, _) = world.pair();
     for (length, immediate) in [(0, 0), (10, u64::MAX), (5000, 7), (200_000, 1 << 40)] {
         b.endpoint.receive(vec![0; length]).unwrap();
@@ -94,7 +97,7 @@ pub fn immediate_data_comes_along(world: &World) {
     }
 }
 
-pub fn datagrams_arrive_or_not(world: &World) {
+pub(crate) fn datagrams_arrive_or_not(world: &World) {
     let (domain, other) = (world.domain(), world.domain());
     let (queue, other_queue) = (domain.completion_queue(4096), other.completion_queue(4096));
     let sender = domain.datagram_endpoint(&queue).unwrap();
@@ -123,7 +126,7 @@ pub fn datagrams_arrive_or_not(world: &World) {
     });
 }
 
-pub fn datagrams_have_a_limit(world: &World) {
+pub(crate) fn datagrams_have_a_limit(world: &World) {
     let domain = world.domain();
     let queue = domain.completion_queue(64);
     let sender = domain.datagram_endpoint(&queue).unwrap();
@@ -133,7 +136,7 @@ pub fn datagrams_have_a_limit(world: &World) {
     assert_eq!(refused.buffer.unwrap().len(), 70_000);
 }
 
-pub fn messages_to_myself(world: &World) {
+pub(crate) fn messages_to_myself(world: &World) {
     let node = world.node();
     let myself = node.knows(&node);
     for length in [0, 5, 5000, 300_000] {
@@ -147,7 +150,7 @@ pub fn messages_to_myself(world: &World) {
     }
 }
 
-pub fn more_to_follow(world: &World) {
+pub(crate) fn more_to_follow(world: &World) {
     let (a, b, to_b, _) = world.pair();
     (0..32).for_each(|_| drop(b.endpoint.receive(vec![0; 64]).unwrap()));
     let more = Options { more: true, ..Default::default() };
@@ -165,7 +168,7 @@ pub fn more_to_follow(world: &World) {
     assert_eq!(world.good(&b).into_bytes().unwrap(), [7; 64]);
 }
 
-pub fn shared_and_static_bytes(world: &World) {
+pub(crate) fn shared_and_static_bytes(world: &World) {
     let (a, b, to_b, _) = world.pair();
     let shared: Arc<[u8]> = pattern(4, 3000).into();
     for _ in 0..3 {
@@ -183,7 +186,7 @@ pub fn shared_and_static_bytes(world: &World) {
     assert_eq!(Arc::strong_count(&shared), 1, "the NIC keeps nothing");
 }
 
-pub fn long_and_short_mixed_keep_order(world: &World) {
+pub(crate) fn long_and_short_mixed_keep_order(world: &World) {
     let (a, b, to_b, _) = world.pair();
     let lengths = [100_000, 1, 70_000, 0, 2000, 64, 300_000, 8, 1500, 65_536];
     for round in 0..3 {

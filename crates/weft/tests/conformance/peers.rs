@@ -6,7 +6,7 @@ use weft::{Access, Fabric, Progress};
 
 use crate::support::{Node, PATIENCE, World, pattern};
 
-pub fn two_peers_do_not_mix(world: &World) {
+pub(crate) fn two_peers_do_not_mix(world: &World) {
     let (a, b) = (world.node(), world.node());
     let c = world.node();
     let (a_to_c, b_to_c) = (a.knows(&c), b.knows(&c));
@@ -26,7 +26,7 @@ pub fn two_peers_do_not_mix(world: &World) {
     assert_eq!((of_a, of_b), (50, 1050));
 }
 
-pub fn many_endpoints(world: &World) {
+pub(crate) fn many_endpoints(world: &World) {
     let (a, b, ..) = world.pair();
     let endpoints: Vec<_> = (0..100).map(|_| b.domain.endpoint(&b.queue).unwrap()).collect();
     let peers: Vec<_> =
@@ -45,7 +45,7 @@ pub fn many_endpoints(world: &World) {
     }
 }
 
-pub fn all_to_all(world: &World) {
+pub(crate) fn all_to_all(world: &World) {
     let nodes: Vec<Node> = (0..6).map(|_| world.node()).collect();
     for (from, node) in nodes.iter().enumerate() {
         for (to, other) in nodes.iter().enumerate() {
@@ -64,7 +64,7 @@ pub fn all_to_all(world: &World) {
     }
 }
 
-pub fn both_ways_at_once(world: &World) {
+pub(crate) fn both_ways_at_once(world: &World) {
     let (a, b, to_b, to_a) = world.pair();
     let memory = [&a, &b].map(|node| node.domain.register(1 << 20, Access::REMOTE).unwrap());
     for round in 0..3 {
@@ -81,7 +81,7 @@ pub fn both_ways_at_once(world: &World) {
     }
 }
 
-pub fn fabrics_do_not_hear_each_other(world: &World) {
+pub(crate) fn fabrics_do_not_hear_each_other(world: &World) {
     let node = world.node();
     let (address, other) = (node.endpoint.address(), Fabric::new("another").unwrap());
     if address.socket.port() == 0 || !address.socket.ip().is_loopback() {
@@ -101,7 +101,7 @@ pub fn fabrics_do_not_hear_each_other(world: &World) {
     stranger.abandon_on_drop();
 }
 
-pub fn many_threads(world: &World) {
+pub(crate) fn many_threads(world: &World) {
     let (a, b, to_b, to_a) = world.pair();
     let (a, b) = (&a, &b);
     let count = if world.is_faulty() { 50 } else { 300 };

@@ -6,7 +6,7 @@ use crate::support::{LENGTHS, World, pattern};
 
 const SIZE: usize = (1 << 20) + 4096;
 
-pub fn writes_of_every_length(world: &World) {
+pub(crate) fn writes_of_every_length(world: &World) {
     let (a, b, to_b, _) = world.pair();
     let memory = b.domain.register(SIZE, Access::REMOTE_WRITE).unwrap();
     for (seed, &length) in LENGTHS.iter().enumerate() {
@@ -23,7 +23,7 @@ pub fn writes_of_every_length(world: &World) {
     }
 }
 
-pub fn reads_of_every_length(world: &World) {
+pub(crate) fn reads_of_every_length(world: &World) {
     let (a, b, to_b, _) = world.pair();
     let bytes = pattern(5, SIZE);
     let memory = b.domain.register(bytes.clone(), Access::REMOTE_READ).unwrap();
@@ -37,7 +37,7 @@ pub fn reads_of_every_length(world: &World) {
     }
 }
 
-pub fn immediate_data_follows_the_bytes(world: &World) {
+pub(crate) fn immediate_data_follows_the_bytes(world: &World) {
     let (a, b, to_b, to_a) = world.pair();
     let memory = b.domain.register(SIZE, Access::REMOTE_WRITE).unwrap();
     for (seed, length) in [0, 1, 1000, 5000, 100_000, 1 << 20].into_iter().enumerate() {
@@ -52,7 +52,7 @@ pub fn immediate_data_follows_the_bytes(world: &World) {
     }
 }
 
-pub fn injected_writes(world: &World) {
+pub(crate) fn injected_writes(world: &World) {
     let (a, b, to_b, _) = world.pair();
     let memory = b.domain.register(4096, Access::REMOTE_WRITE).unwrap();
     for index in 0..32u8 {
@@ -65,7 +65,7 @@ pub fn injected_writes(world: &World) {
     assert!(a.queue.read().unwrap().is_none(), "no completion for what is injected");
 }
 
-pub fn fences_order_writes(world: &World) {
+pub(crate) fn fences_order_writes(world: &World) {
     let (a, b, to_b, _) = world.pair();
     let memory = b.domain.register(200_000, Access::REMOTE).unwrap();
     let fence = Options { fence: true, level: Level::Delivered, ..Default::default() };
@@ -82,7 +82,7 @@ pub fn fences_order_writes(world: &World) {
     }
 }
 
-pub fn overlapping_regions_and_offsets(world: &World) {
+pub(crate) fn overlapping_regions_and_offsets(world: &World) {
     let (a, b, to_b, _) = world.pair();
     let bytes = weft::raw::Buffer::from(vec![0; 8]);
     drop(bytes);
@@ -97,7 +97,7 @@ pub fn overlapping_regions_and_offsets(world: &World) {
     assert_eq!(world.good(&a).into_bytes().unwrap(), b"seen by both names");
 }
 
-pub fn write_from_and_to_regions(world: &World) {
+pub(crate) fn write_from_and_to_regions(world: &World) {
     let (a, b, to_b, to_a) = world.pair();
     let (here, there) = (
         a.domain.register(pattern(1, 300_000), Access::REMOTE).unwrap(),

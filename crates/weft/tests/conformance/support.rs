@@ -6,18 +6,18 @@ use std::time::{Duration, Instant};
 use weft::{Completion, CompletionQueue, Config, Domain, Endpoint, Fabric, PeerId, Progress};
 
 /// Long enough that only a hang reaches it.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What the nodes of a test are joined by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ways {
+pub(crate) enum Ways {
     Udp,
     Loopback,
     FaultyUdp,
 }
 
 /// One combination of link and progress.
-pub struct World {
+pub(crate) struct World {
     fabric: Fabric,
     ways: Ways,
     progress: Progress,
@@ -26,14 +26,14 @@ pub struct World {
 }
 
 /// A domain with one endpoint that reports to one queue.
-pub struct Node {
-    pub domain: Domain,
-    pub queue: CompletionQueue,
-    pub endpoint: Endpoint,
+pub(crate) struct Node {
+    pub(crate) domain: Domain,
+    pub(crate) queue: CompletionQueue,
+    pub(crate) endpoint: Endpoint,
 }
 
 impl World {
-    pub fn new(ways: Ways, progress: Progress) -> World {
+    pub(crate) fn new(ways: Ways, progress: Progress) -> World {
         World {
             fabric: Fabric::new("conformance").unwrap(),
             ways,
@@ -43,19 +43,19 @@ impl World {
         }
     }
 
-    pub fn is_faulty(&self) -> bool {
+    pub(crate) fn is_faulty(&self) -> bool {
         self.ways == Ways::FaultyUdp
     }
 
-    pub fn progress(&self) -> Progress {
+    pub(crate) fn progress(&self) -> Progress {
         self.progress
     }
 
-    pub fn domain(&self) -> Domain {
+    pub(crate) fn domain(&self) -> Domain {
         self.domain_with(|_| {})
     }
 
-    pub fn domain_with(&self, change: impl FnOnce(&mut Config)) -> Domain {
+    pub(crate) fn domain_with(&self, change: impl FnOnce(&mut Config)) -> Domain {
         let mut builder = self.fabric.domain().progress(self.progress).configure(|config| {
             // A machine that stands still for a second must not look like a dead peer.
             config.give_up_us = weft_core::limits::GIVE_UP_MAX_US;
@@ -63,7 +63,8 @@ impl World {
         });
         if self.is_faulty() {
             let seed = self.domains.borrow().len() as u64 + 1;
-            builder = builder.decorate(move |link| weft::link::fault::Faulty::new(link, seed, faults(), Default::default()));
+            builder =
+                builder.decorate(move |link| weft::link::fault::Faulty::new(link, seed, faults(), Default::default()));
         }
         let domain = match self.ways {
             Ways::Udp | Ways::FaultyUdp => builder.udp("127.0.0.1:0").unwrap(),
@@ -76,29 +77,29 @@ impl World {
         domain
     }
 
-    pub fn node(&self) -> Node {
+    pub(crate) fn node(&self) -> Node {
         self.node_on(self.domain(), 4096)
     }
 
-    pub fn node_with(&self, capacity: usize, change: impl FnOnce(&mut Config)) -> Node {
+    pub(crate) fn node_with(&self, capacity: usize, change: impl FnOnce(&mut Config)) -> Node {
         self.node_on(self.domain_with(change), capacity)
     }
 
-    pub fn node_on(&self, domain: Domain, capacity: usize) -> Node {
+    pub(crate) fn node_on(&self, domain: Domain, capacity: usize) -> Node {
         let queue = domain.completion_queue(capacity);
         let endpoint = domain.endpoint(&queue).unwrap();
         Node { domain, queue, endpoint }
     }
 
     /// Two nodes that know each other.
-    pub fn pair(&self) -> (Node, Node, PeerId, PeerId) {
+    pub(crate) fn pair(&self) -> (Node, Node, PeerId, PeerId) {
         let (a, b) = (self.node(), self.node());
         let (to_b, to_a) = (a.knows(&b), b.knows(&a));
         (a, b, to_b, to_a)
     }
 
     /// Lets every node work once.
-    pub fn turn(&self) {
+    pub(crate) fn turn(&self) {
         if self.progress == Progress::Manual {
             self.domains.borrow().iter().for_each(|domain| domain.progress().unwrap());
         } else {
@@ -107,7 +108,7 @@ impl World {
     }
 
     /// Lets every node work until `found` finds something.
-    pub fn until<T>(&self, what: &str, mut found: impl FnMut() -> Option<T>) -> T {
+    pub(crate) fn until<T>(&self, what: &str, mut found: impl FnMut() -> Option<T>) -> T {
         let start = Instant::now();
         loop {
             if let Some(found) = found() {
@@ -119,22 +120,22 @@ impl World {
     }
 
     /// The next completion of a node, good or bad.
-    pub fn next(&self, node: &Node) -> Completion {
+    pub(crate) fn next(&self, node: &Node) -> Completion {
         self.until("completion", || node.queue.read().unwrap())
     }
 
     /// The next completion of a node, which must be good.
-    pub fn good(&self, node: &Node) -> Completion {
+    pub(crate) fn good(&self, node: &Node) -> Completion {
         self.next(node).ok().unwrap()
     }
 
     /// The next `count` completions, all good.
-    pub fn goods(&self, node: &Node, count: usize) -> Vec<Completion> {
+    pub(crate) fn goods(&self, node: &Node, count: usize) -> Vec<Completion> {
         (0..count).map(|_| self.good(node)).collect()
     }
 
     /// Lets every node work for a while, to see that nothing happens.
-    pub fn idle(&self, rounds: usize) {
+    pub(crate) fn idle(&self, rounds: usize) {
         (0..rounds).for_each(|_| {
             self.turn();
             std::thread::sleep(Duration::from_micros(50));
@@ -144,7 +145,7 @@ impl World {
 
 impl Node {
     /// Names another node's endpoint.
-    pub fn knows(&self, other: &Node) -> PeerId {
+    pub(crate) fn knows(&self, other: &Node) -> PeerId {
         self.domain.addresses().insert(other.endpoint.address()).unwrap()
     }
 }
@@ -154,7 +155,7 @@ fn faults() -> weft::link::fault::Faults {
 }
 
 /// Bytes that tell where they are and whose they are.
-pub fn pattern(seed: u64, length: usize) -> Vec<u8> {
+pub(crate) fn pattern(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     (0..length)
         .map(|_| {
@@ -167,7 +168,28 @@ pub fn pattern(seed: u64, length: usize) -> Vec<u8> {
 }
 
 /// Lengths around every edge: nothing, one packet, several, eager and rendezvous.
-pub const LENGTHS: &[usize] = &[
-    0, 1, 7, 8, 63, 64, 1000, 1100, 1231, 1232, 1233, 2048, 4095, 4096, 4097, 9000, 16_384, 65_000, 65_535, 65_536, 65_537,
-    200_000, 1 << 20,
+pub(crate) const LENGTHS: &[usize] = &[
+    0,
+    1,
+    7,
+    8,
+    63,
+    64,
+    1000,
+    1100,
+    1231,
+    1232,
+    1233,
+    2048,
+    4095,
+    4096,
+    4097,
+    9000,
+    16_384,
+    65_000,
+    65_535,
+    65_536,
+    65_537,
+    200_000,
+    1 << 20,
 ];

@@ -9,7 +9,7 @@ use weft::link::wait::wait_readable;
 use crate::support::{PATIENCE, World, pattern};
 
 /// Each side sleeps until the other has answered.
-pub fn sleep_until_a_message_comes(world: &World) {
+pub(crate) fn sleep_until_a_message_comes(world: &World) {
     let (a, b, to_b, to_a) = world.pair();
     std::thread::scope(|threads| {
         threads.spawn(|| {
@@ -38,7 +38,7 @@ pub fn sleep_until_a_message_comes(world: &World) {
 }
 
 /// A loop as a program with other things to watch has it.
-pub fn descriptors_lose_no_wake_up(world: &World) {
+pub(crate) fn descriptors_lose_no_wake_up(world: &World) {
     let (a, b, to_b, to_a) = world.pair();
     let rounds = 200u64;
     let play = |node: &crate::support::Node, peer, first: bool| {
@@ -77,7 +77,7 @@ pub fn descriptors_lose_no_wake_up(world: &World) {
     });
 }
 
-pub fn time_passes(world: &World) {
+pub(crate) fn time_passes(world: &World) {
     let node = world.node();
     let start = Instant::now();
     assert!(node.queue.wait(Some(Duration::from_millis(5))).unwrap().is_none());
@@ -85,7 +85,7 @@ pub fn time_passes(world: &World) {
     assert!(node.queue.wait(Some(Duration::ZERO)).unwrap().is_none());
 }
 
-pub fn counters_wake(world: &World) {
+pub(crate) fn counters_wake(world: &World) {
     let (a, b) = (world.domain(), world.node());
     let received = a.counter();
     let options = EndpointOptions { receive_counter: Some(received.clone()), ..Default::default() };
@@ -110,7 +110,7 @@ pub fn counters_wake(world: &World) {
     assert!(matches!(received.wait(11, Some(Duration::from_millis(1))), Err(weft::Error::TimedOut)));
 }
 
-pub fn waits_in_many_threads(world: &World) {
+pub(crate) fn waits_in_many_threads(world: &World) {
     let (a, b, to_b, _) = world.pair();
     (0..40).for_each(|_| drop(b.endpoint.receive(vec![0; 8]).unwrap()));
     std::thread::scope(|threads| {
