@@ -5,7 +5,7 @@ use core::fmt;
 
 /// A stream of random numbers.
 #[derive(Clone)]
-pub struct Random {
+pub(crate) struct Random {
     key: [u32; 8],
     counter: u64,
     block: [u32; 16],
@@ -15,7 +15,7 @@ pub struct Random {
 impl Random {
     /// The stream of a seed.
     #[must_use]
-    pub fn new(seed: [u8; 32]) -> Random {
+    pub(crate) fn new(seed: [u8; 32]) -> Random {
         let mut key = [0; 8];
         for (word, bytes) in key.iter_mut().zip(seed.chunks_exact(4)) {
             *word = bytes.iter().rev().fold(0, |word, byte| word << 8 | u32::from(*byte));
@@ -24,7 +24,7 @@ impl Random {
     }
 
     /// The next 32 bits.
-    pub fn next_u32(&mut self) -> u32 {
+    pub(crate) fn next_u32(&mut self) -> u32 {
         if self.used >= self.block.len() {
             self.refill();
         }
@@ -34,7 +34,7 @@ impl Random {
     }
 
     /// The next 64 bits.
-    pub fn next_u64(&mut self) -> u64 {
+    pub(crate) fn next_u64(&mut self) -> u64 {
         u64::from(self.next_u32()) << 32 | u64::from(self.next_u32())
     }
 

@@ -69,6 +69,25 @@ pub struct Config {
     pub transactions_max: usize,
     /// Bytes that may be in flight to one peer: about what its socket's buffer holds.
     pub window_max_bytes: u64,
+    /// A bug to be planted.
+    #[cfg(feature = "plant")]
+    pub plant: Option<Plant>,
+}
+
+/// Bugs that can be planted (P-7.14): each breaks the argument for exactly-once at one place.
+#[cfg(feature = "plant")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plant {
+    /// The target executes what it executed before (P-7.6, step 3).
+    SkipDuplicateCheck,
+    /// The initiator believes any answer with a psn that is under way (P-3.3).
+    SkipHandleCheck,
+    /// The initiator frees a tracker while its last packet is unsettled.
+    FreeTrackerEarly,
+    /// The target forgets a life at once, without a tombstone (P-7.4).
+    FreeLifeEarly,
+    /// The initiator takes an offer that answers another ticket than its own (P-7.9).
+    SkipRefusedTicketCheck,
 }
 
 impl Default for Config {
@@ -87,6 +106,8 @@ impl Default for Config {
             tickets_max: 4096,
             transactions_max: 1024,
             window_max_bytes: 256 << 10,
+            #[cfg(feature = "plant")]
+            plant: None,
         }
     }
 }

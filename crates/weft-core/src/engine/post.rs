@@ -124,6 +124,7 @@ impl<M: Memory> Engine<M> {
             packets: 0,
             accepted: false,
             rendezvous: 0,
+            fetched: false,
             ordered: false,
             failure: None,
             purpose,
@@ -185,6 +186,8 @@ impl<M: Memory> Engine<M> {
 
     /// Frees a tracker that has nothing left (P-7.1, P-3.4).
     pub(super) fn free_tracker_if_done(&mut self, index: u32) {
+        #[cfg(feature = "plant")]
+        self.plant_early_end(index);
         if !self.trackers.get(index).is_some_and(Tracker::is_done) {
             return;
         }
@@ -273,7 +276,8 @@ impl<M: Memory> Engine<M> {
         if command.local != LocalKey::NONE {
             self.memory.release(command.local);
         }
-        if matches!(command.operation, Operation::FetchAtomic | Operation::CompareAtomic) {
+        let fetches = matches!(command.operation, Operation::FetchAtomic | Operation::CompareAtomic);
+        if fetches && command.results() != command.local {
             self.memory.release(command.results());
         }
     }
@@ -344,7 +348,8 @@ impl<M: Memory> Engine<M> {
                 Phase::Started => {
                     entry.packets == 1 && !entry.accepted && self.trackers.get(entry.tracker).is_some_and(waits)
                 }
-                Phase::AwaitDone => false,
+                // Nothing of it has left; an empty one may have been taken without asking.
+                Phase::AwaitDone => !entry.fetched && entry.command.length > 0,
             }
         });
         let Some(handle) = cancellable.min_by_key(|(_, entry)| self.number.wrapping_sub(entry.number)).map(|(h, _)| h)
@@ -407,6 +412,27 @@ pub(super) fn completion_of(command: &Command, local: LocalKey, result: Result<(
             _ => LocalKey::NONE,
         },
         offset: 0,
+    }
+}
+
+#[cfg(feature = "plant")]
+impl<M: Memory> Engine<M> {
+    /// The bug of freeing a tracker before its last packet is settled: that packet's command counts as done.
+    fn plant_early_end(&mut self, index: u32) {
+        if self.config.plant != Some(super::Plant::FreeTrackerEarly) {
+            return;
+        }
+        let Some(tracker) = self.trackers.get_mut(index) else { return };
+        let last = tracker.sent.len() == 1 && tracker.queue.is_empty() && tracker.started.is_empty();
+        let Some(sent) = tracker.sent.front().copied().filter(|_| last && tracker.ticket != 0) else { return };
+        tracker.settle(tracker.base);
+        let ended = self.entries.get_mut(sent.handle).filter(|entry| entry.rendezvous == 0 && entry.packets == 1);
+        if let Some(entry) = ended {
+            entry.packets = 0;
+            let command = entry.command;
+            self.entries.remove(sent.handle);
+            self.report(&command, Ok(()));
+        }
     }
 }
 

@@ -123,6 +123,11 @@ impl<M: Memory> Engine<M> {
                 self.statistics.duplicates += 1;
                 self.respond(Response { request, number: 0, data: ResponseData::Replay });
             }
+            #[cfg(feature = "plant")]
+            Arrival::Duplicate if self.config.plant == Some(super::Plant::SkipDuplicateCheck) => {
+                let verdict = self.execute(&input);
+                self.conclude(&input, packet, verdict);
+            }
             Arrival::Duplicate => {
                 self.statistics.duplicates += 1;
                 if is_read {
@@ -151,40 +156,44 @@ impl<M: Memory> Engine<M> {
     /// Marks the psn as the verdict says, and answers (P-7.7: nothing happens between executing and this).
     fn conclude(&mut self, input: &RequestIn<'_>, packet: &[u8], verdict: Verdict) {
         let request = input.request;
+        if verdict != Verdict::OutOfOrder {
+            let asked = input.decoded.command.flags().contains(Flags::ACK_REQUEST);
+            self.mark_and_answer(input.life, request, verdict, asked);
+            self.release_held(input.now, input.life);
+            return;
+        }
         let Some(life) = self.lives.get_mut(input.life) else { return };
+        if life.held_bytes + packet.len() > ORDER_HOLD_BYTES {
+            // It stays unseen: the initiator sends it again.
+            return;
+        }
+        self.statistics.held += 1;
+        life.mark(request.psn, Mark::Held);
+        life.held_bytes += packet.len();
+        life.held.push(Held {
+            psn: request.psn,
+            until: input.now.plus_micros(ORDER_HOLD_US),
+            packet: packet.to_vec(),
+            timestamp: request.timestamp,
+            arrival: request.arrival,
+        });
+    }
+
+    fn mark_and_answer(&mut self, index: u32, request: Request, verdict: Verdict, asked: bool) {
+        let Some(life) = self.lives.get_mut(index) else { return };
         match verdict {
             Verdict::Accepted => {
                 life.accept(request.psn);
-                let asked = input.decoded.command.flags().contains(Flags::ACK_REQUEST);
-                self.owe_acknowledgement(input.life, request, asked);
+                self.owe_acknowledgement(index, request, asked);
             }
             Verdict::Responded => life.accept(request.psn),
             Verdict::Refused(status) => {
                 life.mark(request.psn, Mark::Refused(status));
-                if status == Status::NotReady {
-                    self.statistics.not_ready += 1;
-                }
+                self.statistics.not_ready += u64::from(status == Status::NotReady);
                 self.answer(request, status, 0, Kind::Acknowledge);
             }
-            Verdict::OutOfOrder => {
-                if life.held_bytes + packet.len() > ORDER_HOLD_BYTES {
-                    // It stays unseen: the initiator sends it again.
-                    return;
-                }
-                self.statistics.held += 1;
-                life.mark(request.psn, Mark::Held);
-                life.held_bytes += packet.len();
-                life.held.push(Held {
-                    psn: request.psn,
-                    until: input.now.plus_micros(ORDER_HOLD_US),
-                    packet: packet.to_vec(),
-                    timestamp: request.timestamp,
-                    arrival: request.arrival,
-                });
-                return;
-            }
+            Verdict::OutOfOrder => {}
         }
-        self.release_held(input.now, input.life);
     }
 
     /// Looks again at packets that waited for order: those whose turn has come, and those that waited too long.
@@ -224,19 +233,7 @@ impl<M: Memory> Engine<M> {
                 Verdict::OutOfOrder => Verdict::Refused(Status::NotReady),
                 verdict => verdict,
             };
-            let Some(life) = self.lives.get_mut(index) else { return };
-            match verdict {
-                Verdict::Accepted => {
-                    life.accept(request.psn);
-                    self.owe_acknowledgement(index, request, true);
-                }
-                Verdict::Responded => life.accept(request.psn),
-                Verdict::Refused(status) => {
-                    life.mark(request.psn, Mark::Refused(status));
-                    self.answer(request, status, 0, Kind::Acknowledge);
-                }
-                Verdict::OutOfOrder => {}
-            }
+            self.mark_and_answer(index, request, verdict, true);
         }
     }
 
@@ -271,20 +268,21 @@ impl<M: Memory> Engine<M> {
         }
         let Some(span) = span else { return Ok(None) };
         let base = request.psn.wrapping_sub(u32::from(span));
-        // A greater ticket ends the life before it.
-        if let Some(index) = current {
-            self.end_life(now, index);
-        }
+        // A greater ticket ends the life before it; if there is no room for it, the life before it stays.
         let index = self.begin_life(now, peer, Life::new(peer, ticket, base, base, now))?;
         Ok(Some(index))
     }
 
     fn begin_life(&mut self, now: Time, peer: core::net::SocketAddr, life: Life) -> Result<u32, Status> {
-        // Every life must fit among the tombstones when its peer falls silent.
-        let room = self.lives.len() < self.config.lives_max
-            && self.lives.len() + self.tombstones.len() < self.config.tombstones_max;
-        if !room && !self.shrink_lives(now, true) {
-            return Err(Status::Busy);
+        if let Some(&earlier) = self.life_of.get(&peer) {
+            self.end_life(now, earlier);
+        } else {
+            // Every life must fit among the tombstones when its peer falls silent.
+            let total = self.lives.len() + self.tombstones.len();
+            let room = self.lives.len() < self.config.lives_max && total < self.config.tombstones_max;
+            if !room && !self.shrink_lives(now, true) {
+                return Err(Status::Busy);
+            }
         }
         self.tombstones.remove(peer);
         let index = self.lives.insert(life);
@@ -311,6 +309,12 @@ impl<M: Memory> Engine<M> {
             }
             let stone = Tombstone { ticket: life.ticket, floor: life.floor(), last: life.last };
             let peer = life.peer;
+            #[cfg(feature = "plant")]
+            if self.config.plant == Some(super::Plant::FreeLifeEarly) {
+                self.lives.remove(index);
+                self.life_of.remove(&peer);
+                continue;
+            }
             if self.tombstones.insert(peer, stone) {
                 self.lives.remove(index);
                 self.life_of.remove(&peer);
@@ -463,8 +467,11 @@ impl<M: Memory> Engine<M> {
             return Verdict::Refused(Status::LengthError);
         }
         let handle = key as u16;
-        let message = self.entries.get(handle).filter(|entry| entry.rendezvous == key && key != 0);
-        let data = if message.is_some() {
+        let from = input.request.from;
+        let message = self.entries.get_mut(handle).filter(|entry| entry.rendezvous == key && entry.to.socket == from);
+        let is_message = message.is_some() && key != 0;
+        let data = if let Some(entry) = message.filter(|_| is_message) {
+            entry.fetched = true;
             ResponseData::Message { handle, rendezvous: key, address, offset, length }
         } else {
             if let Err(fault) = self.memory.remote(key, address, u64::from(length), Access::REMOTE_READ) {
@@ -472,7 +479,7 @@ impl<M: Memory> Engine<M> {
             }
             ResponseData::Region { key, address, offset, length }
         };
-        if first_time && message.is_none() {
+        if first_time && !is_message {
             let counter = self.endpoint_of.get(&input.request.destination).and_then(|id| self.endpoint(*id));
             let counter = counter.and_then(|endpoint| endpoint.bindings.remote_read_counter);
             self.count(counter, true);

@@ -569,12 +569,12 @@ impl<M: Memory> Engine<M> {
         };
         let generic =
             between(whole(kind, Flags::RESPONSE), request.source, request.destination, request.epoch, request.psn)
-                .with(Slot::Message, u64::from(response.number))
                 .with(Slot::Offset, u64::from(offset));
         let reliability = Reliability { handle: request.handle, ticket: request.ticket, ..Reliability::default() };
         let mut packet = [0; HEADERS_MAX_BYTES + PIO_MAX_BYTES as usize];
         let codec = alloc::sync::Arc::clone(&self.codec);
-        let encode = |length: u32, out: &mut [u8]| {
+        let encode = |number: u32, length: u32, out: &mut [u8]| {
+            let generic = generic.with(Slot::Message, u64::from(number));
             let generic = generic.with(Slot::Length, u64::from(offset) + u64::from(length));
             codec.encode(&generic, &reliability, out)
         };
@@ -582,7 +582,7 @@ impl<M: Memory> Engine<M> {
             let life = self.life_of.get(&request.from).and_then(|index| self.lives.get(*index));
             let replay = life.and_then(|life| life.replay.iter().find(|replay| replay.psn == request.psn));
             let Some(replay) = replay else { return true };
-            let Some(headers) = encode(replay.result.len() as u32, &mut packet) else { return true };
+            let Some(headers) = encode(replay.number, replay.result.len() as u32, &mut packet) else { return true };
             let Some(bundle) = bundle else { return false };
             let mut whole = core::mem::take(&mut self.scratch);
             whole.clear();
@@ -596,7 +596,7 @@ impl<M: Memory> Engine<M> {
             self.scratch = whole;
             return fits;
         }
-        let Some(headers) = encode(length, &mut packet) else { return true };
+        let Some(headers) = encode(response.number, length, &mut packet) else { return true };
         match bundle {
             Some(bundle) => {
                 let end = headers + length as usize;
@@ -953,7 +953,7 @@ fn request_command(entry: &Entry, sent: &Sent, ask: bool) -> Generic {
         let generic = generic.with(Slot::Immediate, if immediate { command.immediate } else { 0 });
         return if tagged { generic.with(Slot::Argument0, command.address) } else { generic };
     }
-    let remote = |generic: Generic| generic.with(Slot::Key, command.key).with(Slot::Address, command.address + offset);
+    let remote = |generic: Generic| generic.with(Slot::Key, command.key).with(Slot::Address, command.address.wrapping_add(offset));
     match command.operation {
         Operation::Send => message(Kind::Send, with_immediate).with(Slot::Immediate, command.immediate),
         Operation::TaggedSend => message(Kind::TaggedSend, with_immediate)

@@ -128,11 +128,6 @@ impl Congestion {
         (pto.max(PTO_MIN_US) << without_answer.min(8)).min(PTO_MAX_US)
     }
 
-    /// Smoothed round trip, for reports.
-    pub(crate) fn srtt_us(&self) -> u32 {
-        self.srtt_us
-    }
-
     /// The packets became shorter.
     pub(crate) fn set_packet(&mut self, packet: u32) {
         self.packet = u64::from(packet);

@@ -38,6 +38,8 @@ pub(crate) struct Entry {
     pub(crate) accepted: bool,
     /// The key under which the target may read the message; 0: no rendezvous.
     pub(crate) rendezvous: u64,
+    /// Whether it has begun to.
+    pub(crate) fetched: bool,
     /// Member of a stream (P-6.4).
     pub(crate) ordered: bool,
     pub(crate) failure: Option<Failure>,
