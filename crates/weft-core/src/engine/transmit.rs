@@ -953,7 +953,7 @@ fn request_command(entry: &Entry, sent: &Sent, ask: bool) -> Generic {
         let generic = generic.with(Slot::Immediate, if immediate { command.immediate } else { 0 });
         return if tagged { generic.with(Slot::Argument0, command.address) } else { generic };
     }
-    let remote = |generic: Generic| generic.with(Slot::Key, command.key).with(Slot::Address, command.address + offset);
+    let remote = |generic: Generic| generic.with(Slot::Key, command.key).with(Slot::Address, command.address.wrapping_add(offset));
     match command.operation {
         Operation::Send => message(Kind::Send, with_immediate).with(Slot::Immediate, command.immediate),
         Operation::TaggedSend => message(Kind::TaggedSend, with_immediate)
