@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use weft_core::memory::Fault;
 
+use crate::borrowed::Loan;
 use crate::copy;
 use crate::region::MemoryRegion;
 
@@ -34,6 +35,8 @@ enum Owner {
     Shared(Arc<[u8]>),
     Region(MemoryRegion),
     List(Box<List>),
+    #[expect(dead_code, reason = "its end is what counts")]
+    Borrowed(Loan),
 }
 
 struct List {
@@ -113,6 +116,24 @@ impl Buffer {
             list.push(NonNull::new(pointer).unwrap_or(NonNull::dangling()), length);
         }
         list.into_buffer(Vec::new(), writable)
+    }
+
+    /// Memory that is lent until `loan` is dropped with the buffer.
+    ///
+    /// # Safety
+    /// As [`Buffer::from_raw`]; if not `writable`, it need only be readable.
+    pub(crate) unsafe fn lent(pointer: *mut u8, length: usize, writable: bool, loan: Loan) -> Buffer {
+        Buffer::one(pointer, length, writable, Owner::Borrowed(loan))
+    }
+
+    /// Whether some of it is lent by a [`scope`](crate::borrowed::scope), which waits for it to be dropped.
+    #[must_use]
+    pub fn is_borrowed(&self) -> bool {
+        match &self.owner {
+            Owner::Borrowed(_) => true,
+            Owner::List(list) => list.buffers.iter().any(Buffer::is_borrowed),
+            _ => false,
+        }
     }
 
     /// Bytes.
@@ -287,6 +308,7 @@ impl fmt::Debug for Buffer {
             Owner::Shared(_) => "shared",
             Owner::Region(_) => "of a region",
             Owner::List(_) => "in pieces",
+            Owner::Borrowed(_) => "borrowed",
         };
         let access = if self.writable { "" } else { ", read only" };
         write!(f, "Buffer({} bytes {kind}{access})", self.length)

@@ -19,6 +19,11 @@ const _: () = assert!(
     "a slice of segments is passed to the system as iovecs"
 );
 
+// SAFETY: it is a shared borrow of bytes that only the system reads, which every thread may ask for.
+unsafe impl Send for Segment<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Segment<'_> {}
+
 impl<'a> Segment<'a> {
     /// Bytes of this program.
     #[must_use]
@@ -41,6 +46,13 @@ impl<'a> Segment<'a> {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.iovec.iov_len == 0
+    }
+
+    /// As the system takes it; only for reading.
+    #[must_use]
+    #[inline]
+    pub const fn as_iovec(&self) -> libc::iovec {
+        self.iovec
     }
 
     /// As the system takes them; only for reading.

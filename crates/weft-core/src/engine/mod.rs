@@ -218,6 +218,8 @@ pub struct Engine<M> {
     endpoint_of: HashMap<u32, EndpointId, Keyed>,
     queues: Vec<CompletionQueue>,
     counters: Vec<Counter>,
+    closed_queues: Vec<QueueId>,
+    closed_counters: Vec<CounterId>,
     statistics: Statistics,
 
     // The initiator's side.
@@ -290,6 +292,8 @@ impl<M: Memory> Engine<M> {
             endpoint_of: HashMap::with_hasher(keyed.clone()),
             queues: Vec::new(),
             counters: Vec::new(),
+            closed_queues: Vec::new(),
+            closed_counters: Vec::new(),
             statistics: Statistics::default(),
             epoch: random.next_u32() | 1,
             entries: Entries::new(config.commands_max),
@@ -350,14 +354,39 @@ impl<M: Memory> Engine<M> {
 
     /// Makes a completion queue.
     pub fn open_queue(&mut self, capacity: usize) -> QueueId {
-        self.queues.push(CompletionQueue::new(capacity));
+        let queue = CompletionQueue::new(capacity);
+        let closed = self.closed_queues.pop();
+        if let Some((id, place)) = closed.and_then(|id| Some((id, self.queues.get_mut(id.0 as usize)?))) {
+            *place = queue;
+            return id;
+        }
+        self.queues.push(queue);
         QueueId(self.queues.len() as u32 - 1)
+    }
+
+    /// Closes a completion queue that no endpoint reports to any more. Its name may be given to another.
+    pub fn close_queue(&mut self, queue: QueueId) {
+        if let Some(place) = self.queues.get_mut(queue.0 as usize) {
+            *place = CompletionQueue::new(0);
+            self.closed_queues.push(queue);
+        }
     }
 
     /// Makes a counter.
     pub fn open_counter(&mut self) -> CounterId {
+        if let Some(id) = self.closed_counters.pop() {
+            self.set_counter(id, Counter::default());
+            return id;
+        }
         self.counters.push(Counter::default());
         CounterId(self.counters.len() as u32 - 1)
+    }
+
+    /// Closes a counter that no endpoint counts with any more. Its name may be given to another.
+    pub fn close_counter(&mut self, counter: CounterId) {
+        if (counter.0 as usize) < self.counters.len() {
+            self.closed_counters.push(counter);
+        }
     }
 
     /// What a counter shows.

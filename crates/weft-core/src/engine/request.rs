@@ -12,7 +12,7 @@ use crate::atomic::{AtomicCall, AtomicClass};
 use crate::command::EndpointId;
 use crate::limits::{
     ACK_DELAY_US, ACK_EVERY, ANSWERS_MAX, ATOMIC_MAX_BYTES, MESSAGE_LENGTH_MAX_BYTES, ORDER_HOLD_BYTES, ORDER_HOLD_US,
-    REPLAY_RESULTS_MAX, WINDOW_MAX,
+    REPLAY_RESULTS_MAX, RESPONSE_PIECES_MAX, WINDOW_MAX,
 };
 use crate::memory::{Access, Fault, Memory};
 use crate::packet::{Reliability, Status};
@@ -517,7 +517,8 @@ impl<M: Memory> Engine<M> {
             ResponseData::Replay => 0,
         };
         let mut at = 0;
-        loop {
+        // A peer that asks for more gets the beginning, and asks for the rest when that has come.
+        for _ in 0..RESPONSE_PIECES_MAX {
             let piece = (length - at).min(room);
             self.respond(Response { request, number, data: split(at, piece) });
             at += piece;

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 use super::before;
-use crate::limits::WINDOW;
+use crate::limits::{STREAMS_MAX, WINDOW};
 use crate::packet::Status;
 use crate::time::Time;
 
@@ -295,7 +295,12 @@ impl Life {
         match self.streams.iter_mut().find(|s| s.source == source && s.destination == destination) {
             Some(stream) if before(stream.last, number) => stream.last = number,
             Some(_) => {}
-            None => self.streams.push(Stream { source, destination, last: number }),
+            None => {
+                if self.streams.len() >= STREAMS_MAX {
+                    self.streams.swap_remove(0);
+                }
+                self.streams.push(Stream { source, destination, last: number });
+            }
         }
     }
 

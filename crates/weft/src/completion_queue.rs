@@ -1,0 +1,282 @@
+//! Completion queues: what ended, and how.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use weft_core::address::{Address, PeerId};
+use weft_core::event::{self, CompletionKind, Failure, QueueId};
+use weft_core::memory::LocalKey;
+use weft_mem::Buffer;
+
+use crate::atomic::Element;
+use crate::domain::Domain;
+use crate::driver::{Awaited, Core, Waiter};
+use crate::error::{Error, Result};
+
+/// A queue of completions. Clones name the same queue, which closes when the last of them and of the endpoints that
+/// report to it is dropped.
+///
+/// [`read`](CompletionQueue::read) never sleeps, [`wait`](CompletionQueue::wait) does, and
+/// [`descriptor`](CompletionQueue::descriptor) is for programs that sleep for more than one thing.
+///
+/// ```
+/// use std::time::Duration;
+/// # let domain = weft::Domain::udp("127.0.0.1:0")?;
+/// let queue = domain.completion_queue(64);
+/// let endpoint = domain.endpoint(&queue)?;
+/// let myself = domain.addresses().insert(endpoint.address())?;
+/// endpoint.receive(vec![0; 16])?;
+/// endpoint.inject(myself, b"note")?;
+/// let completion = queue.wait(Some(Duration::from_secs(10)))?.expect("it is for us");
+/// assert_eq!(completion.bytes()?, b"note");
+/// # Ok::<(), weft::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct CompletionQueue {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    id: QueueId,
+    waiter: Waiter,
+    domain: Domain,
+}
+
+impl CompletionQueue {
+    pub(crate) fn open(domain: &Domain, capacity: usize) -> CompletionQueue {
+        let id = domain.nic().lock().engine.open_queue(capacity);
+        CompletionQueue { inner: Arc::new(Inner { id, waiter: Waiter::default(), domain: domain.clone() }) }
+    }
+
+    /// The oldest completion, if there is one.
+    pub fn read(&self) -> Result<Option<Completion>> {
+        let nic = self.domain().nic();
+        let mut core = nic.lock();
+        if let Some(completion) = core.completion(self.inner.id) {
+            return Ok(Some(completion));
+        }
+        drop(core);
+        core = nic.lock_progressed();
+        match core.completion(self.inner.id) {
+            None => core.check().map(|()| None),
+            found => Ok(found),
+        }
+    }
+
+    /// Appends the oldest completions, `limit` at most; gives how many.
+    pub fn read_many(&self, into: &mut Vec<Completion>, limit: usize) -> Result<usize> {
+        let nic = self.domain().nic();
+        let mut core = nic.lock();
+        if !core.is_ready(Awaited::Completion(self.inner.id)) {
+            drop(core);
+            core = nic.lock_progressed();
+        }
+        let before = into.len();
+        into.extend(std::iter::from_fn(|| core.completion(self.inner.id)).take(limit));
+        match into.len() - before {
+            0 => core.check().map(|()| 0),
+            count => Ok(count),
+        }
+    }
+
+    /// The oldest completion; sleeps until there is one, for `timeout` at most (`None`: for ever). Nothing: the time has
+    /// passed.
+    pub fn wait(&self, timeout: Option<Duration>) -> Result<Option<Completion>> {
+        let awaited = Awaited::Completion(self.inner.id);
+        self.inner.waiter.wait(self.domain().nic(), awaited, timeout, || self.read())
+    }
+
+    /// A descriptor for `poll`, `epoll` and event loops: readable when [`try_wait`](CompletionQueue::try_wait) was true
+    /// and there may be something to read. Never read from it.
+    ///
+    /// The rule: read completions until there are none, call `try_wait`, and sleep on the descriptor only if that was
+    /// true. It may wake for nothing.
+    pub fn descriptor(&self) -> Result<BorrowedFd<'_>> {
+        self.inner.waiter.descriptor(self.domain().nic())
+    }
+
+    /// Makes ready for sleep on the descriptor. False: there are completions, do not sleep.
+    pub fn try_wait(&self) -> Result<bool> {
+        self.inner.waiter.try_wait(self.domain().nic(), Awaited::Completion(self.inner.id))
+    }
+
+    /// The domain it belongs to.
+    #[must_use]
+    pub fn domain(&self) -> &Domain {
+        &self.inner.domain
+    }
+
+    pub(crate) fn id(&self) -> QueueId {
+        self.inner.id
+    }
+}
+
+impl fmt::Debug for CompletionQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CompletionQueue({} of {:?})", self.inner.id.0, self.inner.domain)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let mut core = self.domain.nic().lock();
+        self.waiter.close(&mut core);
+        while core.completion(self.id).is_some() {}
+        core.engine.close_queue(self.id);
+    }
+}
+
+/// Something that ended.
+#[derive(Debug)]
+pub struct Completion {
+    /// The operation's context: what the call that began it gave.
+    pub context: u64,
+    /// What it is about.
+    pub kind: CompletionKind,
+    /// How it ended.
+    pub result: Result<(), Failure>,
+    /// Bytes received or moved. Of a truncated message: its full length.
+    pub length: u64,
+    /// The message's tag.
+    pub tag: u64,
+    /// Immediate data.
+    pub immediate: Option<u64>,
+    /// Of messages: who sent it.
+    pub source: Option<Address>,
+    /// Its name in the address vector, if it has one.
+    pub peer: Option<PeerId>,
+    /// The buffer that the operation was given. `None` while a multi-receive goes on with it, and for borrowed memory.
+    pub buffer: Option<Buffer>,
+    /// Of multi-receive: where in the buffer the message begins.
+    pub offset: u64,
+}
+
+impl Completion {
+    /// The completion if it succeeded, otherwise why not.
+    pub fn ok(self) -> Result<Completion> {
+        match self.result {
+            Ok(()) => Ok(self),
+            Err(failure) => Err(Error::Operation(failure)),
+        }
+    }
+
+    /// A copy of the bytes that were received or read.
+    pub fn bytes(&self) -> Result<Vec<u8>> {
+        self.result?;
+        let Some(buffer) = &self.buffer else { return Ok(Vec::new()) };
+        let (offset, length) = (self.offset as usize, self.length as usize);
+        let mut bytes = vec![0; length.min(buffer.len().saturating_sub(offset))];
+        buffer.read(offset, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// The bytes that were received or read, without a copy where the buffer was a vector or box.
+    pub fn into_bytes(self) -> Result<Vec<u8>> {
+        self.result?;
+        let (offset, length) = (self.offset as usize, self.length as usize);
+        let Some(buffer) = self.buffer else { return Ok(Vec::new()) };
+        match buffer.into_vec() {
+            Ok(mut bytes) => {
+                bytes.truncate(offset.saturating_add(length));
+                bytes.drain(..offset.min(bytes.len()));
+                Ok(bytes)
+            }
+            Err(buffer) => {
+                let mut bytes = vec![0; length.min(buffer.len().saturating_sub(offset))];
+                buffer.read(offset, &mut bytes)?;
+                Ok(bytes)
+            }
+        }
+    }
+
+    /// Of a fetching or comparing atomic: the values from before.
+    pub fn values<T: Element>(&self) -> Result<Vec<T>> {
+        self.result?;
+        let Some(buffer) = &self.buffer else { return Ok(Vec::new()) };
+        // Results come first, then the `length` bytes that were sent.
+        let mut bytes = vec![0; buffer.len().saturating_sub(self.length as usize)];
+        buffer.read(0, &mut bytes)?;
+        Ok(bytes.chunks_exact(T::BYTES).map(T::from_little_endian).collect())
+    }
+
+    /// Of a fetching or comparing atomic on one element: the value from before.
+    pub fn value<T: Element>(&self) -> Result<T> {
+        self.values()?.first().copied().ok_or(Error::Operation(Failure::LengthError))
+    }
+}
+
+/// Completions that were taken from the engine before their user asked, because a scope had to have its memory back.
+#[derive(Debug, Default)]
+pub(crate) struct Stash {
+    queues: Vec<(QueueId, VecDeque<Completion>)>,
+}
+
+impl Stash {
+    pub(crate) fn holds(&self, queue: QueueId) -> bool {
+        self.queues.iter().any(|(id, _)| *id == queue)
+    }
+
+    fn push(&mut self, queue: QueueId, completion: Completion) {
+        match self.queues.iter_mut().find(|(id, _)| *id == queue) {
+            Some((_, completions)) => completions.push_back(completion),
+            None => self.queues.push((queue, VecDeque::from([completion]))),
+        }
+    }
+
+    fn pop(&mut self, queue: QueueId) -> Option<Completion> {
+        let index = self.queues.iter().position(|(id, _)| *id == queue)?;
+        let (_, completions) = self.queues.get_mut(index)?;
+        let completion = completions.pop_front();
+        if completions.is_empty() {
+            self.queues.swap_remove(index);
+        }
+        completion
+    }
+}
+
+impl Core {
+    /// The oldest completion of a queue, with its buffer.
+    fn completion(&mut self, queue: QueueId) -> Option<Completion> {
+        if !self.stash.queues.is_empty()
+            && let Some(completion) = self.stash.pop(queue)
+        {
+            return Some(completion);
+        }
+        self.fresh_completion(queue)
+    }
+
+    fn fresh_completion(&mut self, queue: QueueId) -> Option<Completion> {
+        let completion = self.engine.poll_completion(queue)?;
+        Some(self.with_buffer(completion))
+    }
+
+    /// Takes all completions that wait, so that the memory their operations borrowed is given back.
+    pub(crate) fn stash(&mut self, queue: QueueId) {
+        while let Some(completion) = self.fresh_completion(queue) {
+            self.stash.push(queue, completion);
+        }
+    }
+
+    fn with_buffer(&mut self, completion: event::Completion) -> Completion {
+        let buffer = match completion.local {
+            LocalKey::NONE => None,
+            key => self.engine.memory_mut().take(key),
+        };
+        Completion {
+            context: completion.context,
+            kind: completion.kind,
+            result: completion.result,
+            length: completion.length,
+            tag: completion.tag,
+            immediate: completion.immediate,
+            source: completion.source,
+            peer: completion.peer,
+            // What was borrowed goes back to its lender by being dropped.
+            buffer: buffer.filter(|buffer| !buffer.is_borrowed()),
+            offset: completion.offset,
+        }
+    }
+}

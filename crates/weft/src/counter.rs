@@ -1,0 +1,119 @@
+//! Counters: how much ended, without telling what.
+
+use std::fmt;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use weft_core::event::{Counter as Count, CounterId};
+
+use crate::domain::Domain;
+use crate::driver::{Awaited, Waiter};
+use crate::error::{Error, Result};
+
+/// Counts operations that ended. An endpoint can have one for each kind of operation
+/// ([`EndpointOptions`](crate::EndpointOptions)). Clones name the same counter.
+///
+/// ```
+/// use std::time::Duration;
+/// use weft::EndpointOptions;
+/// # let domain = weft::Domain::udp("127.0.0.1:0")?;
+/// let received = domain.counter();
+/// let endpoint = domain.open_endpoint(EndpointOptions { receive_counter: Some(received.clone()), ..Default::default() })?;
+/// let myself = domain.addresses().insert(endpoint.address())?;
+/// endpoint.receive(vec![0; 16])?;
+/// endpoint.inject(myself, b"note")?;
+/// received.wait(1, Some(Duration::from_secs(10)))?;
+/// assert_eq!((received.value(), received.errors()), (1, 0));
+/// # Ok::<(), weft::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Counter {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    id: CounterId,
+    waiter: Waiter,
+    domain: Domain,
+}
+
+impl Counter {
+    pub(crate) fn open(domain: &Domain) -> Counter {
+        let id = domain.nic().lock().engine.open_counter();
+        Counter { inner: Arc::new(Inner { id, waiter: Waiter::default(), domain: domain.clone() }) }
+    }
+
+    /// Operations that succeeded.
+    #[must_use]
+    pub fn value(&self) -> u64 {
+        self.count().value
+    }
+
+    /// Operations that failed.
+    #[must_use]
+    pub fn errors(&self) -> u64 {
+        self.count().errors
+    }
+
+    /// Sleeps until the value is at least this, for `timeout` at most (`None`: for ever). Fails when an operation does.
+    pub fn wait(&self, value: u64, timeout: Option<Duration>) -> Result<()> {
+        let errors = self.errors();
+        let awaited = Awaited::Count { counter: self.inner.id, value, errors };
+        let reached = self.inner.waiter.wait(self.domain().nic(), awaited, timeout, || {
+            let count = self.count();
+            if count.value >= value {
+                Ok(Some(true))
+            } else if count.errors != errors {
+                Ok(Some(false))
+            } else {
+                self.domain().nic().lock().check().map(|()| None)
+            }
+        })?;
+        match reached {
+            Some(true) => Ok(()),
+            Some(false) => Err(Error::CountedFailure),
+            None => Err(Error::TimedOut),
+        }
+    }
+
+    /// A descriptor to sleep on, as [`CompletionQueue::descriptor`](crate::CompletionQueue::descriptor).
+    pub fn descriptor(&self) -> Result<BorrowedFd<'_>> {
+        self.inner.waiter.descriptor(self.domain().nic())
+    }
+
+    /// Makes ready for sleep on the descriptor until the value is at least this, or an error is counted. False: it is,
+    /// do not sleep.
+    pub fn try_wait(&self, value: u64) -> Result<bool> {
+        let awaited = Awaited::Count { counter: self.inner.id, value, errors: self.errors() };
+        self.inner.waiter.try_wait(self.domain().nic(), awaited)
+    }
+
+    /// The domain it belongs to.
+    #[must_use]
+    pub fn domain(&self) -> &Domain {
+        &self.inner.domain
+    }
+
+    pub(crate) fn id(&self) -> CounterId {
+        self.inner.id
+    }
+
+    fn count(&self) -> Count {
+        self.domain().nic().lock_progressed().engine.counter(self.inner.id)
+    }
+}
+
+impl fmt::Debug for Counter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Counter({} of {:?})", self.inner.id.0, self.inner.domain)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let mut core = self.domain.nic().lock();
+        self.waiter.close(&mut core);
+        core.engine.close_counter(self.id);
+    }
+}

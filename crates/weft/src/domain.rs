@@ -1,0 +1,270 @@
+//! A domain: one NIC.
+
+use std::fmt;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use weft_core::engine::{Config, EndpointKind, Engine, State, Statistics};
+use weft_core::memory::Access;
+use weft_link::Link;
+use weft_link::udp::{self, UdpLink};
+use weft_link::wait::WaitSet;
+use weft_mem::HostMemory;
+
+use crate::address_vector::AddressVector;
+use crate::completion_queue::CompletionQueue;
+use crate::counter::Counter;
+use crate::driver::{Core, Nic, Progress};
+use crate::endpoint::{Endpoint, EndpointOptions};
+use crate::error::{Error, Result};
+use crate::fabric::Fabric;
+use crate::limits::LINGER_ACKNOWLEDGE_US;
+use crate::memory_region::{MemoryRegion, Registrable};
+
+/// One NIC: an engine, a link, and the memory that both may touch. Clones are handles of the same NIC, as is everything
+/// that was made from it; it closes when the last of them is dropped.
+///
+/// ```
+/// use weft::{Access, Fabric, Progress};
+///
+/// let fabric = Fabric::new("doc")?;
+/// let domain = fabric.domain().progress(Progress::Automatic).udp("127.0.0.1:0")?;
+/// let queue = domain.completion_queue(64);
+/// let endpoint = domain.endpoint(&queue)?;
+/// let region = domain.register(vec![0; 4096], Access::REMOTE)?;
+/// println!("reach me at {} and my memory at {:?}", endpoint.address(), region.remote());
+/// # Ok::<(), weft::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Domain {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    nic: Arc<Nic>,
+    fabric: Fabric,
+    local: SocketAddr,
+    thread: Option<(JoinHandle<()>, Arc<WaitSet>)>,
+    abandon: std::sync::atomic::AtomicBool,
+}
+
+impl Domain {
+    /// A domain of the fabric `""` on a UDP socket, with the usual settings. Port 0: any that is free.
+    pub fn udp(bind: impl ToSocketAddrs) -> Result<Domain> {
+        Fabric::new("")?.udp(bind)
+    }
+
+    /// The fabric it belongs to.
+    #[must_use]
+    pub fn fabric(&self) -> &Fabric {
+        &self.shared.fabric
+    }
+
+    /// Where peers reach it.
+    #[must_use]
+    pub fn local(&self) -> SocketAddr {
+        self.shared.local
+    }
+
+    /// Who does its work.
+    #[must_use]
+    pub fn progress_mode(&self) -> Progress {
+        self.nic().progress_mode()
+    }
+
+    /// The peers that have names.
+    #[must_use]
+    pub fn addresses(&self) -> AddressVector {
+        AddressVector::new(self.clone())
+    }
+
+    /// A queue for `capacity` completions. Peers are told to wait while it is full, and nothing is ever lost for it.
+    #[must_use]
+    pub fn completion_queue(&self, capacity: usize) -> CompletionQueue {
+        CompletionQueue::open(self, capacity)
+    }
+
+    /// A counter of completions.
+    #[must_use]
+    pub fn counter(&self) -> Counter {
+        Counter::open(self)
+    }
+
+    /// A reliable endpoint that reports everything to one queue.
+    pub fn endpoint(&self, queue: &CompletionQueue) -> Result<Endpoint> {
+        self.open_endpoint(EndpointOptions::with_queue(EndpointKind::Reliable, queue))
+    }
+
+    /// An endpoint for datagrams that may be lost, which reports everything to one queue.
+    pub fn datagram_endpoint(&self, queue: &CompletionQueue) -> Result<Endpoint> {
+        self.open_endpoint(EndpointOptions::with_queue(EndpointKind::Datagram, queue))
+    }
+
+    /// An endpoint that reports as the options say.
+    pub fn open_endpoint(&self, options: EndpointOptions) -> Result<Endpoint> {
+        Endpoint::open(self, options)
+    }
+
+    /// Lets peers reach memory: a vector of bytes (taken over, not copied), or so many zeroed bytes.
+    pub fn register(&self, memory: impl Into<Registrable>, access: Access) -> Result<MemoryRegion> {
+        MemoryRegion::register(self, memory.into(), access)
+    }
+
+    /// Does a round of work. Only needed with [`Progress::Manual`], by a thread that has nothing to post or to read but
+    /// whose peers shall be served.
+    pub fn progress(&self) -> Result<()> {
+        let mut core = self.nic().lock();
+        core.progress();
+        core.check()
+    }
+
+    /// Counts of what happened.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        *self.nic().lock().engine.statistics()
+    }
+
+    /// How much the engine keeps.
+    #[must_use]
+    pub fn state(&self) -> State {
+        self.nic().lock().engine.state()
+    }
+
+    /// Makes it vanish when the last handle is dropped, as if the process were killed: nothing more is sent, and peers
+    /// find out by themselves. For tests of what they do then.
+    pub fn abandon_on_drop(&self) {
+        self.shared.abandon.store(true, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.shared.abandon.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    pub(crate) fn nic(&self) -> &Nic {
+        &self.shared.nic
+    }
+
+    pub(crate) fn is_same(&self, other: &Domain) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+}
+
+impl fmt::Debug for Domain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Domain({} at {})", self.shared.fabric.name(), self.shared.local)
+    }
+}
+
+impl Drop for Shared {
+    /// Everything made from the domain is closed already: each of it holds a handle.
+    fn drop(&mut self) {
+        if let Some((thread, set)) = self.thread.take() {
+            self.nic.stop(&set);
+            // A panic of the NIC's thread has been reported by then; there is nobody here to tell.
+            let _ = thread.join();
+        }
+        if self.abandon.load(std::sync::atomic::Ordering::Relaxed) {
+            return;
+        }
+        // Who sent us something last waits for its acknowledgement, which the engine may still hold back.
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_micros(LINGER_ACKNOWLEDGE_US) {
+            self.nic.lock().progress();
+        }
+    }
+}
+
+/// What wraps a link before a domain uses it.
+type Decorator = Box<dyn FnOnce(Box<dyn Link>) -> Box<dyn Link>>;
+
+/// A domain whose settings are still to be chosen.
+pub struct DomainBuilder {
+    fabric: Fabric,
+    config: Config,
+    udp: udp::Config,
+    progress: Progress,
+    decorators: Vec<Decorator>,
+}
+
+impl DomainBuilder {
+    pub(crate) fn new(fabric: Fabric) -> DomainBuilder {
+        DomainBuilder {
+            fabric,
+            config: Config::default(),
+            udp: udp::Config::default(),
+            progress: Progress::Manual,
+            decorators: Vec::new(),
+        }
+    }
+
+    /// Who does the work; [`Progress::Manual`] unless chosen.
+    #[must_use]
+    pub fn progress(mut self, progress: Progress) -> DomainBuilder {
+        self.progress = progress;
+        self
+    }
+
+    /// Changes the engine's settings. The session is the fabric's whatever is set here.
+    #[must_use]
+    pub fn configure(mut self, change: impl FnOnce(&mut Config)) -> DomainBuilder {
+        change(&mut self.config);
+        self
+    }
+
+    /// Changes the settings of the UDP socket.
+    #[must_use]
+    pub fn configure_udp(mut self, change: impl FnOnce(&mut udp::Config)) -> DomainBuilder {
+        change(&mut self.udp);
+        self
+    }
+
+    /// Wraps the link, for faults or a capture. The last wrapper is the outermost.
+    #[must_use]
+    pub fn decorate<L: Link + 'static>(mut self, wrap: impl FnOnce(Box<dyn Link>) -> L + 'static) -> DomainBuilder {
+        self.decorators.push(Box::new(|link| Box::new(wrap(link))));
+        self
+    }
+
+    /// Opens it on a UDP socket. Port 0: any that is free.
+    pub fn udp(self, bind: impl ToSocketAddrs) -> Result<Domain> {
+        let doing = "open a UDP socket";
+        let mut addresses = bind.to_socket_addrs().map_err(Error::system("resolve the address to bind to"))?;
+        let none = || Error::system(doing)(std::io::ErrorKind::AddrNotAvailable.into());
+        let link = UdpLink::open(addresses.next().ok_or_else(none)?, &self.udp).map_err(Error::system(doing))?;
+        self.link(Box::new(link))
+    }
+
+    /// Opens it on any link.
+    pub fn link(self, link: Box<dyn Link>) -> Result<Domain> {
+        let link = self.decorators.into_iter().fold(link, |link, wrap| wrap(link));
+        let mut seed = [0; 32];
+        getrandom::fill(&mut seed)
+            .map_err(|error| Error::system("draw random numbers")(std::io::Error::other(error.to_string())))?;
+        let config = Config { session: self.fabric.session_id(), ..self.config };
+        let engine = Engine::new(config, self.fabric.codec(), seed, HostMemory::new());
+        let local = link.local();
+        let nic = Arc::new(Nic::new(Core::new(engine, link), self.progress));
+        let thread = match self.progress {
+            Progress::Manual => None,
+            Progress::Automatic => Some(start_thread(&nic)?),
+        };
+        let shared = Shared { nic, fabric: self.fabric, local, thread, abandon: false.into() };
+        Ok(Domain { shared: Arc::new(shared) })
+    }
+}
+
+impl fmt::Debug for DomainBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DomainBuilder({}, {:?})", self.fabric.name(), self.progress)
+    }
+}
+
+fn start_thread(nic: &Arc<Nic>) -> Result<(JoinHandle<()>, Arc<WaitSet>)> {
+    let set = WaitSet::new(nic.lock().link.descriptor()).map_err(Error::system("make a descriptor to wait on"))?;
+    let set = Arc::new(set);
+    let (nic, sleeps_on) = (nic.clone(), set.clone());
+    let thread = std::thread::Builder::new().name("weft-nic".to_owned()).spawn(move || nic.run(&sleeps_on));
+    Ok((thread.map_err(Error::system("start the NIC's thread"))?, set))
+}

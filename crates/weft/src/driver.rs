@@ -1,0 +1,418 @@
+//! The loop that joins engine and link, and the rules by which its users sleep and wake.
+//!
+//! One mutex guards everything of a NIC ([`Core`]). A round of progress takes what the link has received to the engine,
+//! does what is due, and takes what the engine wants to send to the link. Whoever wants to sleep *arms* itself under
+//! that lock, after it has seen that there is nothing to do: whatever changes that later, under the same lock, signals.
+//! So no wake-up can be lost, and nobody makes a system call to wake somebody who is awake.
+
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use weft_core::engine::{Engine, Piece, Transmit};
+use weft_core::event::{CounterId, QueueId};
+use weft_core::time::Time;
+use weft_link::wait::WaitSet;
+use weft_link::{Link, Outgoing, SendError};
+use weft_mem::{HostMemory, Segment};
+
+use crate::completion_queue::Stash;
+use crate::error::{Error, Result};
+use crate::limits::{
+    FLUSH_US, LINK_POLL_US, LINK_RETRY_US, PIECES_PER_BATCH, RECEIVE_ROUNDS_MAX, SPIN_US, TRANSMIT_BATCH_MAX,
+};
+
+/// Who does the work of the NIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Progress {
+    /// The threads that post, read completions and counters, and wait. Nothing happens while none of them does. Shortest
+    /// way, and no thread to share a core with.
+    #[default]
+    Manual,
+    /// A thread of the NIC, besides those who post. Peers are answered whatever the program does.
+    Automatic,
+}
+
+/// A NIC as its handles and its thread share it.
+pub(crate) struct Nic {
+    core: Mutex<Core>,
+    progress: Progress,
+    stop: AtomicBool,
+}
+
+impl Nic {
+    pub(crate) fn new(core: Core, progress: Progress) -> Nic {
+        Nic { core: Mutex::new(core), progress, stop: AtomicBool::new(false) }
+    }
+
+    /// The engine and its link. A panic of another thread inside of it can leave an operation unfinished, but memory is
+    /// checked at every use, so going on is safe.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The engine after a round of progress, if progress is the caller's business.
+    pub(crate) fn lock_progressed(&self) -> MutexGuard<'_, Core> {
+        let mut core = self.lock();
+        if self.progress == Progress::Manual {
+            core.progress();
+        }
+        core
+    }
+
+    pub(crate) fn progress_mode(&self) -> Progress {
+        self.progress
+    }
+
+    /// The NIC's own thread, until [`Nic::stop`].
+    pub(crate) fn run(&self, set: &Arc<WaitSet>) {
+        while !self.stop.load(Ordering::Acquire) {
+            let mut core = self.lock();
+            core.progress();
+            core.arm(Awaited::Timeout, set, true);
+            drop(core);
+            if set.wait(None).is_err() {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// Tells the NIC's thread to end.
+    pub(crate) fn stop(&self, set: &WaitSet) {
+        self.stop.store(true, Ordering::Release);
+        set.signal();
+    }
+}
+
+/// What somebody sleeps for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Awaited {
+    /// Only for the engine's next timeout.
+    Timeout,
+    /// For a completion.
+    Completion(QueueId),
+    /// For a completion in one of these queues that nobody has taken aside.
+    Fresh([Option<QueueId>; 2]),
+    /// For a counter to reach a value, or to count another error than these.
+    Count { counter: CounterId, value: u64, errors: u64 },
+}
+
+struct Armed {
+    awaited: Awaited,
+    set: Arc<WaitSet>,
+    /// The sleeper wakes by itself then; [`Time::NEVER`] where timeouts are not its business.
+    until: Time,
+    watches_time: bool,
+}
+
+/// Everything of a NIC that the lock guards.
+pub(crate) struct Core {
+    pub(crate) engine: Engine<HostMemory>,
+    pub(crate) link: Box<dyn Link>,
+    pub(crate) stash: Stash,
+    start: Instant,
+    /// Filled by the engine and not yet taken by the link: those from `sent` to `filled`.
+    transmits: Vec<Transmit>,
+    sent: usize,
+    filled: usize,
+    /// When the link, which had no room, is asked again.
+    retry_at: Time,
+    /// When commands that were posted with more to follow go out, though nothing followed.
+    flush_at: Time,
+    broken: Option<std::io::ErrorKind>,
+    armed: Vec<Armed>,
+    segments: Vec<Segment<'static>>,
+    outgoing: Vec<Outgoing<'static>>,
+}
+
+impl Core {
+    pub(crate) fn new(engine: Engine<HostMemory>, link: Box<dyn Link>) -> Core {
+        let nowhere = link.local();
+        let transmit = || Transmit { to: nowhere, bytes: Vec::new(), pieces: Vec::new(), segment_bytes: 0, class: 0 };
+        Core {
+            engine,
+            link,
+            stash: Stash::default(),
+            start: Instant::now(),
+            transmits: (0..TRANSMIT_BATCH_MAX).map(|_| transmit()).collect(),
+            sent: 0,
+            filled: 0,
+            retry_at: Time::NEVER,
+            flush_at: Time::NEVER,
+            broken: None,
+            armed: Vec::new(),
+            segments: Vec::with_capacity(PIECES_PER_BATCH),
+            outgoing: Vec::with_capacity(TRANSMIT_BATCH_MAX),
+        }
+    }
+
+    /// The time, never 0.
+    pub(crate) fn now(&self) -> Time {
+        Time(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX - 1) + 1)
+    }
+
+    /// One round: everything that came, everything that is due, everything that is to go.
+    pub(crate) fn progress(&mut self) {
+        let now = self.now();
+        self.receive(now);
+        if self.engine.poll_timeout() <= now {
+            self.engine.handle_timeout(now);
+        }
+        self.transmit(now);
+        self.notify();
+    }
+
+    /// After something was posted: sends it at once unless company will come soon.
+    pub(crate) fn posted(&mut self, now: Time, more: bool) {
+        if more {
+            self.flush_at = self.flush_at.min(now.plus_micros(FLUSH_US));
+        } else if self.engine.is_urgent() {
+            self.transmit(now);
+        }
+        self.notify();
+    }
+
+    /// Whether the link still works.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.broken.map_or(Ok(()), |kind| Err(Error::LinkFailed(kind)))
+    }
+
+    fn receive(&mut self, now: Time) {
+        let Core { engine, link, .. } = self;
+        for _ in 0..RECEIVE_ROUNDS_MAX {
+            let received = link.receive(&mut |incoming| {
+                let (from, marked) = (incoming.from, incoming.marked);
+                for datagram in incoming.datagrams() {
+                    engine.handle_datagram(now, from, datagram, marked);
+                }
+            });
+            match received {
+                Ok(0) => break,
+                Ok(_) => {}
+                Err(error) => {
+                    self.broken = Some(error.kind());
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Gives the link what the engine wants to send, until one of them has enough.
+    pub(crate) fn transmit(&mut self, now: Time) {
+        self.retry_at = Time::NEVER;
+        loop {
+            if self.sent == self.filled {
+                (self.sent, self.filled) = (0, 0);
+                for transmit in &mut self.transmits {
+                    if !self.engine.poll_transmit(now, transmit) {
+                        break;
+                    }
+                    self.filled += 1;
+                }
+                if self.filled == 0 {
+                    self.flush_at = Time::NEVER;
+                    return;
+                }
+            }
+            match self.send() {
+                Ok(taken) => self.sent += taken,
+                Err(SendError::WouldBlock) => {
+                    self.retry_at = now.plus_micros(LINK_RETRY_US);
+                    return;
+                }
+                Err(SendError::TooBig { to }) => {
+                    // What was too big is lost; the engine cuts it anew when it sends it again.
+                    let mtu = self.link.mtu(to);
+                    self.engine.handle_too_big(now, to, mtu);
+                    self.sent += 1;
+                }
+                Err(SendError::Failed(error)) => {
+                    self.broken = Some(error.kind());
+                    (self.sent, self.filled) = (0, 0);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Gives the link those from `sent` to `filled`; gives how many are settled.
+    fn send(&mut self) -> Result<usize, SendError> {
+        let waiting = self.transmits.get(self.sent..self.filled).unwrap_or_default();
+        let memory = self.engine.memory();
+        let mut segments = recycle(std::mem::take(&mut self.segments));
+        // The engine may have let go of memory since it filled them: those from the first such on wait for their turn.
+        let mut whole = 0;
+        for transmit in waiting {
+            let before = segments.len();
+            if !gather(memory, transmit, &mut segments) {
+                segments.truncate(before);
+                break;
+            }
+            whole += 1;
+        }
+        let mut outgoing = recycle_outgoing(std::mem::take(&mut self.outgoing));
+        let mut rest = segments.as_slice();
+        for transmit in waiting.iter().take(whole) {
+            let (pieces, behind) = rest.split_at_checked(transmit.pieces.len()).unwrap_or((rest, &[]));
+            rest = behind;
+            let (to, segment_bytes, class) = (transmit.to, transmit.segment_bytes, transmit.class);
+            outgoing.push(Outgoing { to, pieces, segment_bytes, class });
+        }
+        let result = if outgoing.is_empty() { Ok(1) } else { self.link.send(&outgoing) };
+        self.outgoing = recycle_outgoing(outgoing);
+        self.segments = recycle(segments);
+        result
+    }
+
+    /// When the next round is due without anything coming in.
+    fn next_time(&self) -> Time {
+        let mut next = self.engine.poll_timeout().min(self.retry_at).min(self.flush_at);
+        if self.link.descriptor().is_none() {
+            next = next.min(self.now().plus_micros(LINK_POLL_US));
+        }
+        next
+    }
+
+    /// Wakes those who have got what they sleep for, and those who sleep longer than they may.
+    fn notify(&mut self) {
+        if self.armed.is_empty() {
+            return;
+        }
+        let next = self.next_time();
+        let mut armed = std::mem::take(&mut self.armed);
+        armed.retain(|sleeper| {
+            let sleeps = !self.is_ready(sleeper.awaited) && !(sleeper.watches_time && next < sleeper.until);
+            if !sleeps {
+                sleeper.set.signal();
+            }
+            sleeps
+        });
+        self.armed = armed;
+    }
+
+    pub(crate) fn is_ready(&self, awaited: Awaited) -> bool {
+        match awaited {
+            Awaited::Timeout => false,
+            Awaited::Completion(queue) => self.stash.holds(queue) || self.engine.completions(queue) > 0,
+            Awaited::Fresh(queues) => queues.into_iter().flatten().any(|queue| self.engine.completions(queue) > 0),
+            Awaited::Count { counter, value, errors } => {
+                let count = self.engine.counter(counter);
+                count.value >= value || count.errors != errors
+            }
+        }
+    }
+
+    /// Makes ready for sleep on `set`: from here on it becomes readable when what is awaited happens, and, if
+    /// `watches_time`, when the next round is due.
+    pub(crate) fn arm(&mut self, awaited: Awaited, set: &Arc<WaitSet>, watches_time: bool) {
+        let until = if watches_time { self.next_time() } else { Time::NEVER };
+        let after = (until != Time::NEVER).then(|| Duration::from_nanos(until.since(self.now())));
+        set.clear(after);
+        self.disarm(set);
+        self.armed.push(Armed { awaited, set: set.clone(), until, watches_time });
+    }
+
+    pub(crate) fn disarm(&mut self, set: &Arc<WaitSet>) {
+        self.armed.retain(|sleeper| !Arc::ptr_eq(&sleeper.set, set));
+    }
+}
+
+/// Appends the pieces of a transmit. False: some of its memory is gone, and what was appended is of no use.
+fn gather<'a>(memory: &'a HostMemory, transmit: &'a Transmit, segments: &mut Vec<Segment<'a>>) -> bool {
+    for piece in &transmit.pieces {
+        let segment = match *piece {
+            Piece::Bytes { start, length } => {
+                let range = start as usize..start as usize + length as usize;
+                transmit.bytes.get(range).map(Segment::from_slice)
+            }
+            Piece::Memory(granted) => memory.segment(granted).ok(),
+        };
+        let Some(segment) = segment else { return false };
+        segments.push(segment);
+    }
+    true
+}
+
+/// The same vector for segments of another life: the standard library collects in place, so nothing is allocated.
+fn recycle<'b>(mut segments: Vec<Segment<'_>>) -> Vec<Segment<'b>> {
+    segments.clear();
+    segments.into_iter().filter_map(|_| None).collect()
+}
+
+fn recycle_outgoing<'b>(mut outgoing: Vec<Outgoing<'_>>) -> Vec<Outgoing<'b>> {
+    outgoing.clear();
+    outgoing.into_iter().filter_map(|_| None).collect()
+}
+
+/// What one object (a queue, a counter) sleeps on; made when somebody first wants to sleep.
+#[derive(Default)]
+pub(crate) struct Waiter {
+    set: OnceLock<Arc<WaitSet>>,
+}
+
+impl Waiter {
+    /// Its descriptor's set. In automatic mode the link and the timeouts are the NIC thread's business.
+    pub(crate) fn set(&self, nic: &Nic) -> Result<&Arc<WaitSet>> {
+        if self.set.get().is_none() {
+            let core = nic.lock();
+            let link = if nic.progress == Progress::Manual { core.link.descriptor() } else { None };
+            let set = WaitSet::new(link).map_err(Error::system("make a descriptor to wait on"))?;
+            // Another thread may have been first; then its set is the one.
+            let _ = self.set.set(Arc::new(set));
+        }
+        self.set.get().ok_or(Error::TimedOut)
+    }
+
+    /// Arms the descriptor unless what is awaited is there. False: do not sleep.
+    pub(crate) fn try_wait(&self, nic: &Nic, awaited: Awaited) -> Result<bool> {
+        let set = self.set(nic)?;
+        let mut core = nic.lock_progressed();
+        core.check()?;
+        if core.is_ready(awaited) {
+            return Ok(false);
+        }
+        core.arm(awaited, set, nic.progress == Progress::Manual);
+        Ok(true)
+    }
+
+    /// Sleeps until `poll` gives something, or `timeout` has passed (`None`: for ever). Spins a little first: an answer
+    /// of a peer that spins too comes sooner than a sleeper can be woken.
+    pub(crate) fn wait<T>(
+        &self,
+        nic: &Nic,
+        awaited: Awaited,
+        timeout: Option<Duration>,
+        mut poll: impl FnMut() -> Result<Option<T>>,
+    ) -> Result<Option<T>> {
+        let start = Instant::now();
+        let spin = if nic.progress == Progress::Manual { Duration::from_micros(SPIN_US) } else { Duration::ZERO };
+        loop {
+            if let Some(found) = poll()? {
+                return Ok(Some(found));
+            }
+            let passed = start.elapsed();
+            let left = timeout.map(|timeout| timeout.saturating_sub(passed));
+            if left == Some(Duration::ZERO) {
+                return Ok(None);
+            }
+            if passed < spin {
+                std::hint::spin_loop();
+            } else if self.try_wait(nic, awaited)? {
+                let set = self.set(nic)?;
+                set.wait(left).map_err(Error::system("sleep"))?;
+            }
+        }
+    }
+
+    /// The object is closed: nobody sleeps on it any more.
+    pub(crate) fn close(&self, core: &mut Core) {
+        if let Some(set) = self.set.get() {
+            core.disarm(set);
+        }
+    }
+
+    pub(crate) fn descriptor(&self, nic: &Nic) -> Result<std::os::fd::BorrowedFd<'_>> {
+        Ok(self.set(nic)?.as_fd())
+    }
+}

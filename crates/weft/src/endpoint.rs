@@ -1,0 +1,319 @@
+//! Endpoints: what sends and receives. Their operations are in `operation.rs` and `atomic.rs`.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use weft_core::address::Address;
+use weft_core::command::{Command, CommandFlags, EndpointId, Operation, PostError, Receive};
+use weft_core::engine::{Bindings, EndpointKind};
+use weft_core::memory::LocalKey;
+use weft_mem::Buffer;
+
+use crate::completion_queue::CompletionQueue;
+use crate::counter::Counter;
+use crate::domain::Domain;
+use crate::driver::Core;
+use crate::error::{Error, Refused, Result};
+use crate::limits::LINGER_MAX_US;
+
+/// Sends and receives; many peers through one endpoint, without connecting. Clones name the same endpoint. When the last
+/// one is dropped it closes: what was injected is brought on its way first, all else that is under way ends with
+/// [`Failure::Closed`](crate::Failure::Closed).
+///
+/// ```
+/// use std::time::Duration;
+/// # let domain = weft::Domain::udp("127.0.0.1:0")?;
+/// let queue = domain.completion_queue(64);
+/// let endpoint = domain.endpoint(&queue)?;
+/// let myself = domain.addresses().insert(endpoint.address())?;
+///
+/// let received = endpoint.tagged_receive(7, 0, vec![0; 1024])?;
+/// let sent = endpoint.tagged_send(myself, 7, b"to the one who waits for a seven".to_vec())?;
+/// for _ in 0..2 {
+///     let completion = queue.wait(Some(Duration::from_secs(10)))?.expect("in time").ok()?;
+///     if completion.context == received {
+///         assert_eq!(completion.into_bytes()?, b"to the one who waits for a seven");
+///     } else {
+///         assert_eq!(completion.context, sent);
+///         let _reuse_it: Vec<u8> = completion.buffer.unwrap().into_vec().unwrap();
+///     }
+/// }
+/// # Ok::<(), weft::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Endpoint {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    id: EndpointId,
+    address: Address,
+    /// Something without completion may be under way.
+    injected: AtomicBool,
+    next_context: AtomicU64,
+    domain: Domain,
+    /// Keeps queues and counters open.
+    options: EndpointOptions,
+}
+
+/// What an endpoint promises, and where it reports.
+#[derive(Clone, Debug)]
+pub struct EndpointOptions {
+    /// Reliable, or datagrams that may be lost.
+    pub kind: EndpointKind,
+    /// Completions of what it sends, writes and reads.
+    pub transmit_queue: Option<CompletionQueue>,
+    /// Completions of receives, and of peers' writes with immediate data.
+    pub receive_queue: Option<CompletionQueue>,
+    /// Counts sends.
+    pub send_counter: Option<Counter>,
+    /// Counts receives.
+    pub receive_counter: Option<Counter>,
+    /// Counts reads and fetching atomics.
+    pub read_counter: Option<Counter>,
+    /// Counts writes and atomics.
+    pub write_counter: Option<Counter>,
+    /// Counts writes of peers into our memory.
+    pub remote_write_counter: Option<Counter>,
+    /// Counts reads of peers from our memory.
+    pub remote_read_counter: Option<Counter>,
+}
+
+impl Default for EndpointOptions {
+    fn default() -> EndpointOptions {
+        EndpointOptions {
+            kind: EndpointKind::Reliable,
+            transmit_queue: None,
+            receive_queue: None,
+            send_counter: None,
+            receive_counter: None,
+            read_counter: None,
+            write_counter: None,
+            remote_write_counter: None,
+            remote_read_counter: None,
+        }
+    }
+}
+
+impl EndpointOptions {
+    /// Reports everything to one queue.
+    #[must_use]
+    pub fn with_queue(kind: EndpointKind, queue: &CompletionQueue) -> EndpointOptions {
+        let queue = || Some(queue.clone());
+        EndpointOptions { kind, transmit_queue: queue(), receive_queue: queue(), ..Default::default() }
+    }
+
+    fn counters(&self) -> [&Option<Counter>; 6] {
+        [
+            &self.send_counter,
+            &self.receive_counter,
+            &self.read_counter,
+            &self.write_counter,
+            &self.remote_write_counter,
+            &self.remote_read_counter,
+        ]
+    }
+}
+
+/// The bytes of a command.
+pub(crate) enum Payload<'a> {
+    /// As the command says already.
+    None,
+    /// All of a buffer.
+    Whole(Buffer),
+    /// A buffer of which the command names the part.
+    Part(Buffer),
+    /// As `Part`, and if it fetches the results go to its beginning.
+    Atomic { buffer: Buffer, fetches: bool },
+    /// A copy of these.
+    Copy(&'a [u8]),
+}
+
+impl Endpoint {
+    pub(crate) fn open(domain: &Domain, options: EndpointOptions) -> Result<Endpoint> {
+        let queues = [&options.transmit_queue, &options.receive_queue];
+        let foreign_queue = queues.into_iter().flatten().any(|queue| !queue.domain().is_same(domain));
+        let foreign_counter = options.counters().into_iter().flatten().any(|counter| !counter.domain().is_same(domain));
+        if foreign_queue || foreign_counter {
+            return Err(Error::OtherDomain);
+        }
+        let queue = |queue: &Option<CompletionQueue>| queue.as_ref().map(CompletionQueue::id);
+        let counter = |counter: &Option<Counter>| counter.as_ref().map(Counter::id);
+        let bindings = Bindings {
+            transmit_queue: queue(&options.transmit_queue),
+            receive_queue: queue(&options.receive_queue),
+            send_counter: counter(&options.send_counter),
+            receive_counter: counter(&options.receive_counter),
+            read_counter: counter(&options.read_counter),
+            write_counter: counter(&options.write_counter),
+            remote_write_counter: counter(&options.remote_write_counter),
+            remote_read_counter: counter(&options.remote_read_counter),
+        };
+        let mut core = domain.nic().lock();
+        let id = core.engine.open_endpoint(options.kind, bindings);
+        let number = core.engine.endpoint_number(id).ok_or(PostError::NoSuchEndpoint)?;
+        drop(core);
+        let address = Address { socket: domain.local(), endpoint: number };
+        let next_context = AtomicU64::new(1 << 63);
+        let inner =
+            Inner { id, address, injected: AtomicBool::new(false), next_context, domain: domain.clone(), options };
+        Ok(Endpoint { inner: Arc::new(inner) })
+    }
+
+    /// What peers put into their address vectors to reach it. A domain that is bound to all addresses of its host does
+    /// not know which of them the peer can reach: the caller fills in the IP address.
+    #[must_use]
+    pub fn address(&self) -> Address {
+        self.inner.address
+    }
+
+    /// What it promises.
+    #[must_use]
+    pub fn kind(&self) -> EndpointKind {
+        self.inner.options.kind
+    }
+
+    /// The domain it belongs to.
+    #[must_use]
+    pub fn domain(&self) -> &Domain {
+        &self.inner.domain
+    }
+
+    /// Where it reports.
+    #[must_use]
+    pub fn options(&self) -> &EndpointOptions {
+        &self.inner.options
+    }
+
+    /// Cancels the oldest receive or other operation with this context, if it still can be; its completion says
+    /// [`Failure::Cancelled`](crate::Failure::Cancelled). False: it is done, or its outcome is the peer's business now.
+    pub fn cancel(&self, context: u64) -> bool {
+        let mut core = self.domain().nic().lock();
+        let now = core.now();
+        let cancelled = core.engine.cancel(now, self.inner.id, context);
+        core.posted(now, false);
+        cancelled
+    }
+
+    pub(crate) fn id(&self) -> EndpointId {
+        self.inner.id
+    }
+
+    fn context(&self, chosen: Option<u64>) -> u64 {
+        chosen.unwrap_or_else(|| self.inner.next_context.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Posts a command with its bytes; gives its context.
+    pub(crate) fn post(
+        &self,
+        mut command: Command,
+        payload: Payload<'_>,
+        context: Option<u64>,
+    ) -> Result<u64, Refused> {
+        command.context = self.context(context);
+        if command.has(CommandFlags::SILENT) {
+            self.inner.injected.store(true, Ordering::Relaxed);
+        }
+        let mut core = self.domain().nic().lock();
+        core.attach_payload(&mut command, payload)?;
+        let now = core.now();
+        if let Err(error) = core.engine.post(now, &command) {
+            let buffer = core.engine.memory_mut().take(command.local);
+            return Err(Refused { error: error.into(), buffer });
+        }
+        core.posted(now, command.has(CommandFlags::MORE));
+        Ok(command.context)
+    }
+
+    /// Posts a receive with its buffer; gives its context.
+    pub(crate) fn post_receive(
+        &self,
+        mut receive: Receive,
+        buffer: Buffer,
+        context: Option<u64>,
+    ) -> Result<u64, Refused> {
+        receive.context = self.context(context);
+        if !buffer.is_writable() && !buffer.is_empty() {
+            return Err(Refused { error: PostError::BadBuffer.into(), buffer: Some(buffer) });
+        }
+        let mut core = self.domain().nic().lock();
+        receive.local = core.attach(buffer)?;
+        let now = core.now();
+        if let Err(error) = core.engine.post_receive(now, &receive) {
+            let buffer = core.engine.memory_mut().take(receive.local);
+            return Err(Refused { error: error.into(), buffer });
+        }
+        core.posted(now, false);
+        Ok(receive.context)
+    }
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Endpoint({}, {:?})", self.inner.address, self.inner.options.kind)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let nic = self.domain.nic();
+        if self.injected.load(Ordering::Relaxed) && !self.domain.is_abandoned() {
+            let start = Instant::now();
+            while start.elapsed() < Duration::from_micros(LINGER_MAX_US) {
+                let mut core = nic.lock();
+                core.progress();
+                if core.engine.state().commands == 0 {
+                    break;
+                }
+                drop(core);
+                std::thread::yield_now();
+            }
+        }
+        let mut core = nic.lock();
+        let now = core.now();
+        core.engine.close_endpoint(now, self.id);
+        if !self.domain.is_abandoned() {
+            core.transmit(now);
+        }
+        core.posted(now, true);
+    }
+}
+
+impl Core {
+    /// Makes a buffer the engine's; an empty one is none.
+    fn attach(&mut self, buffer: Buffer) -> Result<LocalKey, Refused> {
+        self.engine.memory_mut().attach(buffer).map_err(Refused::from)
+    }
+
+    fn attach_payload(&mut self, command: &mut Command, payload: Payload<'_>) -> Result<(), Refused> {
+        let limit = weft_core::limits::MESSAGE_LENGTH_MAX_BYTES;
+        let too_long = |length: usize| PostError::TooLong { length: length as u64, limit };
+        match payload {
+            Payload::None => {}
+            Payload::Whole(buffer) => {
+                let length = buffer.len();
+                let reads = command.operation == Operation::Read && !buffer.is_writable() && length > 0;
+                let error = if reads { Err(PostError::BadBuffer) } else { Ok(()) };
+                match error.and(u32::try_from(length).map_err(|_| too_long(length))) {
+                    Ok(length) => command.length = length,
+                    Err(error) => return Err(Refused { error: error.into(), buffer: Some(buffer) }),
+                }
+                command.local = self.attach(buffer)?;
+            }
+            Payload::Part(buffer) => command.local = self.attach(buffer)?,
+            Payload::Atomic { buffer, fetches } => {
+                command.local = self.attach(buffer)?;
+                if fetches {
+                    command.immediate = u64::from(command.local.0);
+                }
+            }
+            Payload::Copy(bytes) => {
+                command.length = u32::try_from(bytes.len()).map_err(|_| too_long(bytes.len()))?;
+                command.local = self.engine.memory_mut().attach_inline(bytes)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,149 @@
+//! Memory that peers may reach.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use weft_core::memory::Access;
+use weft_mem::{Addressing, Buffer, Region};
+
+use crate::domain::Domain;
+use crate::error::{Error, Result};
+
+/// Registered memory: peers reach it by its key, this process by copies and atomic loads and stores
+/// ([`weft_mem::MemoryRegion`], which this dereferences to).
+///
+/// When the last clone is dropped the registration ends: after that no peer reads or writes it, whatever it sent before.
+/// The memory itself lives on while a [`Buffer`] is a part of it.
+///
+/// ```
+/// use weft::Access;
+/// # let domain = weft::Domain::udp("127.0.0.1:0")?;
+/// let region = domain.register(4096, Access::REMOTE_READ | Access::REMOTE_WRITE)?;
+/// region.write(0, b"for all to read")?;
+/// let remote = region.remote(); // send this to a peer
+/// assert_eq!(remote.at(8).address, remote.address + 8);
+/// # Ok::<(), weft::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct MemoryRegion {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    memory: weft_mem::MemoryRegion,
+    region: Region,
+    domain: Domain,
+}
+
+/// What a peer has to know of memory to reach it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RemoteAddress {
+    /// Where.
+    pub address: u64,
+    /// The key of its registration.
+    pub key: u64,
+}
+
+impl RemoteAddress {
+    /// This many bytes further in the same region.
+    #[must_use]
+    pub fn at(self, offset: u64) -> RemoteAddress {
+        RemoteAddress { address: self.address.wrapping_add(offset), key: self.key }
+    }
+}
+
+/// What can be registered.
+#[derive(Debug)]
+pub struct Registrable {
+    memory: Option<weft_mem::MemoryRegion>,
+    addressing: Addressing,
+}
+
+impl Registrable {
+    /// Chooses what peers call the first byte; 0 unless chosen.
+    #[must_use]
+    pub fn addressed(self, addressing: Addressing) -> Registrable {
+        Registrable { addressing, ..self }
+    }
+}
+
+/// So many bytes of zero.
+impl From<usize> for Registrable {
+    fn from(length: usize) -> Registrable {
+        Registrable { memory: weft_mem::MemoryRegion::alloc_zeroed(length), addressing: Addressing::Offset }
+    }
+}
+
+impl From<Vec<u8>> for Registrable {
+    fn from(bytes: Vec<u8>) -> Registrable {
+        weft_mem::MemoryRegion::from_vec(bytes).into()
+    }
+}
+
+impl From<weft_mem::MemoryRegion> for Registrable {
+    fn from(memory: weft_mem::MemoryRegion) -> Registrable {
+        Registrable { memory: Some(memory), addressing: Addressing::Offset }
+    }
+}
+
+impl MemoryRegion {
+    pub(crate) fn register(domain: &Domain, memory: Registrable, access: Access) -> Result<MemoryRegion> {
+        let out_of_memory = || Error::system("allocate the region")(std::io::ErrorKind::OutOfMemory.into());
+        let bytes = memory.memory.ok_or_else(out_of_memory)?;
+        let mut core = domain.nic().lock();
+        let region = core.engine.memory_mut().register(&bytes, access, memory.addressing)?;
+        drop(core);
+        Ok(MemoryRegion { inner: Arc::new(Inner { memory: bytes, region, domain: domain.clone() }) })
+    }
+
+    /// The key that peers must name.
+    #[must_use]
+    pub fn key(&self) -> u64 {
+        self.inner.region.key
+    }
+
+    /// What peers call its first byte.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.inner.region.address
+    }
+
+    /// What peers may do.
+    #[must_use]
+    pub fn access(&self) -> Access {
+        self.inner.region.access
+    }
+
+    /// What a peer has to know to reach it.
+    #[must_use]
+    pub fn remote(&self) -> RemoteAddress {
+        RemoteAddress { address: self.address(), key: self.key() }
+    }
+
+    /// A part of it as the buffer of an operation. It stays readable and writable meanwhile.
+    pub fn buffer(&self, offset: usize, length: usize) -> Result<Buffer> {
+        Ok(Buffer::from_region(&self.inner.memory, offset, length)?)
+    }
+
+    /// The domain it is registered with.
+    #[must_use]
+    pub fn domain(&self) -> &Domain {
+        &self.inner.domain
+    }
+}
+
+impl Deref for MemoryRegion {
+    type Target = weft_mem::MemoryRegion;
+    fn deref(&self) -> &weft_mem::MemoryRegion {
+        &self.inner.memory
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Every access of a peer is made under this lock, and looks the key up anew: when it is ours and the key is gone,
+        // there are no more. A key that a peer has invalidated is gone already.
+        let _ = self.domain.nic().lock().engine.memory_mut().deregister(self.region.key);
+    }
+}

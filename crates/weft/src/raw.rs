@@ -1,0 +1,65 @@
+//! For faces in other languages: commands and receives as the engine takes them, with contexts and memory of the caller.
+//!
+//! Memory comes in through [`Buffer::from_raw`], whose contract the caller upholds; everything else is checked here as
+//! everywhere. The safe calls of [`Endpoint`] are made of these.
+
+pub use weft_core::atomic::{AtomicCall, AtomicClass};
+pub use weft_core::command::{Command, CommandFlags, EndpointId, Operation, Receive};
+pub use weft_core::memory::LocalKey;
+pub use weft_mem::{Addressing, Buffer};
+
+use crate::endpoint::{Endpoint, Payload};
+use crate::error::Refused;
+
+/// A command without bytes, to be filled in.
+#[must_use]
+pub fn command(endpoint: &Endpoint, operation: Operation, peer: crate::PeerId) -> Command {
+    Command::new(operation, endpoint.id(), peer)
+}
+
+/// A receive of all messages without tag, to be filled in.
+#[must_use]
+pub fn receive(endpoint: &Endpoint, length: u64) -> Receive {
+    Receive {
+        endpoint: endpoint.id(),
+        local: LocalKey::NONE,
+        offset: 0,
+        length,
+        source: None,
+        tagged: false,
+        tag: 0,
+        ignore: 0,
+        multi: None,
+        silent: false,
+        context: 0,
+    }
+}
+
+/// Posts a command of which `offset` and `length` name a part of `buffer`; its endpoint and local key are filled in here.
+/// Of an atomic that fetches, the results go to the beginning of the same buffer.
+pub fn post(endpoint: &Endpoint, command: &Command, buffer: Option<Buffer>) -> Result<(), Refused> {
+    let mut command = *command;
+    command.endpoint = endpoint.id();
+    command.local = LocalKey::NONE;
+    let payload = match (command.operation, buffer) {
+        (_, None) => Payload::None,
+        (Operation::FetchAtomic | Operation::CompareAtomic, Some(buffer)) => Payload::Atomic { buffer, fetches: true },
+        (_, Some(buffer)) => Payload::Part(buffer),
+    };
+    endpoint.post(command, payload, Some(command.context)).map(|_| ())
+}
+
+/// Posts a command with a copy of `bytes`, all of them.
+pub fn post_copy(endpoint: &Endpoint, command: &Command, bytes: &[u8]) -> Result<(), Refused> {
+    let mut command = *command;
+    command.endpoint = endpoint.id();
+    command.offset = 0;
+    endpoint.post(command, Payload::Copy(bytes), Some(command.context)).map(|_| ())
+}
+
+/// Posts a receive of which `offset` and `length` name a part of `buffer`; its endpoint and local key are filled in here.
+pub fn post_receive(endpoint: &Endpoint, receive: &Receive, buffer: Buffer) -> Result<(), Refused> {
+    let mut receive = *receive;
+    receive.endpoint = endpoint.id();
+    endpoint.post_receive(receive, buffer, Some(receive.context)).map(|_| ())
+}

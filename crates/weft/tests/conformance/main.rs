@@ -1,0 +1,91 @@
+//! One suite over every link and both ways of progress: what holds for one combination holds for all.
+
+mod atomics;
+mod errors;
+mod flow;
+mod lifetimes;
+mod matching;
+mod messages;
+mod peers;
+mod remote_memory;
+mod support;
+mod waiting;
+
+/// Makes a module for each combination, with a test for each case.
+macro_rules! combinations {
+    ($($combination:ident: $ways:ident $progress:ident;)*) => {
+        $(mod $combination {
+            fn world() -> crate::support::World {
+                crate::support::World::new(crate::support::Ways::$ways, weft::Progress::$progress)
+            }
+            cases!();
+        })*
+    };
+}
+
+macro_rules! case {
+    ($($module:ident { $($case:ident)* })*) => {
+        $(mod $module {
+            $(#[test]
+            fn $case() {
+                crate::$module::$case(&super::world());
+            })*
+        })*
+    };
+}
+
+macro_rules! cases {
+    () => {
+        case! {
+            messages {
+                every_length_arrives every_length_from_a_region injected_messages_arrive_in_order
+                a_message_without_bytes lists_are_gathered_and_scattered immediate_data_comes_along
+                datagrams_arrive_or_not datagrams_have_a_limit messages_to_myself more_to_follow
+                shared_and_static_bytes long_and_short_mixed_keep_order
+            }
+            matching {
+                unexpected_messages_wait tags_and_ignored_bits directed_receives wildcards_take_in_order
+                multi_receive_fills_its_buffer truncation_is_told_to_both cancelled_receives_take_nothing
+                unexpected_long_message
+            }
+            remote_memory {
+                writes_of_every_length reads_of_every_length immediate_data_follows_the_bytes
+                injected_writes fences_order_writes overlapping_regions_and_offsets write_from_and_to_regions
+            }
+            atomics {
+                every_operation_on_every_type fetch_add_counts_each_once compare_and_swap_has_one_winner
+                arrays_of_elements floats what_does_not_exist_is_refused
+            }
+            errors {
+                unknown_key out_of_bounds missing_right after_deregistration unknown_peer queue_full
+                closed_remote_endpoint read_only_buffers misaligned_atomics foreign_queue too_long_to_inject
+            }
+            flow {
+                a_full_queue_holds_peers_back levels silent_operations counters_count
+                refused_buffers_come_back thousands_of_messages
+            }
+            lifetimes {
+                scopes_send_and_receive leaving_a_scope_cancels a_panic_in_a_scope_is_safe
+                scopes_leave_completions_to_be_read closing_an_endpoint_ends_its_operations
+                dropped_buffers_live_until_they_are_done handles_keep_things_open forgotten_scope_results
+            }
+            peers {
+                two_peers_do_not_mix many_endpoints all_to_all both_ways_at_once fabrics_do_not_hear_each_other
+                many_threads
+            }
+            waiting {
+                sleep_until_a_message_comes descriptors_lose_no_wake_up time_passes counters_wake
+                waits_in_many_threads
+            }
+        }
+    };
+}
+
+combinations! {
+    udp_manual: Udp Manual;
+    udp_automatic: Udp Automatic;
+    loopback_manual: Loopback Manual;
+    loopback_automatic: Loopback Automatic;
+    faulty_udp_manual: FaultyUdp Manual;
+    faulty_udp_automatic: FaultyUdp Automatic;
+}

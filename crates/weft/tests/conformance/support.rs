@@ -1,0 +1,195 @@
+//! Nodes on any link with any progress, and a wait that serves all of them.
+
+use std::cell::RefCell;
+use std::time::{Duration, Instant};
+
+use weft::{Completion, CompletionQueue, Config, Domain, Endpoint, Fabric, PeerId, Progress};
+
+/// Long enough that only a hang reaches it.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What the nodes of a test are joined by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ways {
+    Udp,
+    Loopback,
+    FaultyUdp,
+}
+
+/// One combination of link and progress.
+pub(crate) struct World {
+    fabric: Fabric,
+    ways: Ways,
+    progress: Progress,
+    network: weft::link::loopback::LoopbackNetwork,
+    domains: RefCell<Vec<Domain>>,
+}
+
+/// A domain with one endpoint that reports to one queue.
+pub(crate) struct Node {
+    pub(crate) domain: Domain,
+    pub(crate) queue: CompletionQueue,
+    pub(crate) endpoint: Endpoint,
+}
+
+impl World {
+    pub(crate) fn new(ways: Ways, progress: Progress) -> World {
+        World {
+            fabric: Fabric::new("conformance").unwrap(),
+            ways,
+            progress,
+            network: weft::link::loopback::LoopbackNetwork::new(9000),
+            domains: RefCell::default(),
+        }
+    }
+
+    pub(crate) fn is_faulty(&self) -> bool {
+        self.ways == Ways::FaultyUdp
+    }
+
+    pub(crate) fn progress(&self) -> Progress {
+        self.progress
+    }
+
+    pub(crate) fn domain(&self) -> Domain {
+        self.domain_with(|_| {})
+    }
+
+    pub(crate) fn domain_with(&self, change: impl FnOnce(&mut Config)) -> Domain {
+        let mut builder = self.fabric.domain().progress(self.progress).configure(|config| {
+            // A machine that stands still for a second must not look like a dead peer.
+            config.give_up_us = weft_core::limits::GIVE_UP_MAX_US;
+            change(config);
+        });
+        if self.is_faulty() {
+            let seed = self.domains.borrow().len() as u64 + 1;
+            builder =
+                builder.decorate(move |link| weft::link::fault::Faulty::new(link, seed, faults(), Default::default()));
+        }
+        let domain = match self.ways {
+            Ways::Udp | Ways::FaultyUdp => builder.udp("127.0.0.1:0").unwrap(),
+            Ways::Loopback => {
+                let local = std::net::SocketAddr::from(([10, 0, 0, 1], self.domains.borrow().len() as u16 + 1));
+                builder.link(Box::new(self.network.link(local).unwrap())).unwrap()
+            }
+        };
+        self.domains.borrow_mut().push(domain.clone());
+        domain
+    }
+
+    pub(crate) fn node(&self) -> Node {
+        self.node_on(self.domain(), 4096)
+    }
+
+    pub(crate) fn node_with(&self, capacity: usize, change: impl FnOnce(&mut Config)) -> Node {
+        self.node_on(self.domain_with(change), capacity)
+    }
+
+    pub(crate) fn node_on(&self, domain: Domain, capacity: usize) -> Node {
+        let queue = domain.completion_queue(capacity);
+        let endpoint = domain.endpoint(&queue).unwrap();
+        Node { domain, queue, endpoint }
+    }
+
+    /// Two nodes that know each other.
+    pub(crate) fn pair(&self) -> (Node, Node, PeerId, PeerId) {
+        let (a, b) = (self.node(), self.node());
+        let (to_b, to_a) = (a.knows(&b), b.knows(&a));
+        (a, b, to_b, to_a)
+    }
+
+    /// Lets every node work once.
+    pub(crate) fn turn(&self) {
+        if self.progress == Progress::Manual {
+            self.domains.borrow().iter().for_each(|domain| domain.progress().unwrap());
+        } else {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+
+    /// Lets every node work until `found` finds something.
+    pub(crate) fn until<T>(&self, what: &str, mut found: impl FnMut() -> Option<T>) -> T {
+        let start = Instant::now();
+        loop {
+            if let Some(found) = found() {
+                return found;
+            }
+            assert!(start.elapsed() < PATIENCE, "hangs: {what}");
+            self.turn();
+        }
+    }
+
+    /// The next completion of a node, good or bad.
+    pub(crate) fn next(&self, node: &Node) -> Completion {
+        self.until("completion", || node.queue.read().unwrap())
+    }
+
+    /// The next completion of a node, which must be good.
+    pub(crate) fn good(&self, node: &Node) -> Completion {
+        self.next(node).ok().unwrap()
+    }
+
+    /// The next `count` completions, all good.
+    pub(crate) fn goods(&self, node: &Node, count: usize) -> Vec<Completion> {
+        (0..count).map(|_| self.good(node)).collect()
+    }
+
+    /// Lets every node work for a while, to see that nothing happens.
+    pub(crate) fn idle(&self, rounds: usize) {
+        (0..rounds).for_each(|_| {
+            self.turn();
+            std::thread::sleep(Duration::from_micros(50));
+        });
+    }
+}
+
+impl Node {
+    /// Names another node's endpoint.
+    pub(crate) fn knows(&self, other: &Node) -> PeerId {
+        self.domain.addresses().insert(other.endpoint.address()).unwrap()
+    }
+}
+
+fn faults() -> weft::link::fault::Faults {
+    weft::link::fault::Faults { loss: 0.05, duplicate: 0.05, reorder: 0.05, corrupt: 0.05, ..Default::default() }
+}
+
+/// Bytes that tell where they are and whose they are.
+pub(crate) fn pattern(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    (0..length)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 24) as u8
+        })
+        .collect()
+}
+
+/// Lengths around every edge: nothing, one packet, several, eager and rendezvous.
+pub(crate) const LENGTHS: &[usize] = &[
+    0,
+    1,
+    7,
+    8,
+    63,
+    64,
+    1000,
+    1100,
+    1231,
+    1232,
+    1233,
+    2048,
+    4095,
+    4096,
+    4097,
+    9000,
+    16_384,
+    65_000,
+    65_535,
+    65_536,
+    65_537,
+    200_000,
+    1 << 20,
+];

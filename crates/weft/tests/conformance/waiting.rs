@@ -1,0 +1,129 @@
+//! Sleeping and waking.
+
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use weft::EndpointOptions;
+use weft::link::wait::wait_readable;
+
+use crate::support::{PATIENCE, World, pattern};
+
+/// Each side sleeps until the other has answered.
+pub(crate) fn sleep_until_a_message_comes(world: &World) {
+    let (a, b, to_b, to_a) = world.pair();
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            for index in 0..50 {
+                b.endpoint.receive(vec![0; 64]).unwrap();
+                b.endpoint.inject(to_a, &[index; 10]).unwrap();
+                let received = b.queue.wait(Some(PATIENCE)).unwrap().expect("no hang");
+                assert_eq!(received.into_bytes().unwrap(), [index; 20]);
+            }
+            // The last answer's acknowledgement may be lost on the way.
+            while !a.queue.read().unwrap().is_some_and(|last| last.context == 99) {
+                b.domain.progress().unwrap();
+            }
+        });
+        for index in 0..50 {
+            a.endpoint.receive(vec![0; 64]).unwrap();
+            let received = a.queue.wait(Some(PATIENCE)).unwrap().expect("no hang");
+            assert_eq!(received.into_bytes().unwrap(), [index; 10]);
+            // Not at once: the other shall be asleep.
+            std::thread::sleep(Duration::from_micros(300));
+            a.endpoint.inject(to_b, &[index; 20]).unwrap();
+        }
+        let last = weft::Options { context: Some(99), ..Default::default() };
+        a.endpoint.send_with(to_b, vec![0; 1], last).unwrap();
+    });
+}
+
+/// A loop as a program with other things to watch has it.
+pub(crate) fn descriptors_lose_no_wake_up(world: &World) {
+    let (a, b, to_b, to_a) = world.pair();
+    let rounds = 200u64;
+    let play = |node: &crate::support::Node, peer, first: bool| {
+        let descriptor = node.queue.descriptor().unwrap();
+        if first {
+            node.endpoint.inject(peer, &pattern(0, 8)).unwrap();
+        }
+        let mut received = 0;
+        node.endpoint.receive(vec![0; 8]).unwrap();
+        while received < rounds {
+            while let Some(completion) = node.queue.read().unwrap() {
+                assert_eq!(completion.into_bytes().unwrap(), pattern(received, 8));
+                received += 1;
+                node.endpoint.receive(vec![0; 8]).unwrap();
+                let answer = if first { received } else { received - 1 };
+                node.endpoint.inject(peer, &pattern(answer, 8)).unwrap();
+            }
+            if received < rounds && node.queue.try_wait().unwrap() {
+                assert!(wait_readable(descriptor.as_fd(), Some(PATIENCE)).unwrap(), "a wake-up was lost");
+            }
+        }
+    };
+    let end = std::sync::atomic::AtomicUsize::new(0);
+    std::thread::scope(|threads| {
+        for (node, peer, first) in [(&a, to_b, true), (&b, to_a, false)] {
+            let (play, end) = (&play, &end);
+            threads.spawn(move || {
+                play(node, peer, first);
+                // Acknowledge until the other has all, too.
+                end.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                while end.load(std::sync::atomic::Ordering::SeqCst) < 2 {
+                    node.domain.progress().unwrap();
+                }
+            });
+        }
+    });
+}
+
+pub(crate) fn time_passes(world: &World) {
+    let node = world.node();
+    let start = Instant::now();
+    assert!(node.queue.wait(Some(Duration::from_millis(5))).unwrap().is_none());
+    assert!(start.elapsed() >= Duration::from_millis(5));
+    assert!(node.queue.wait(Some(Duration::ZERO)).unwrap().is_none());
+}
+
+pub(crate) fn counters_wake(world: &World) {
+    let (a, b) = (world.domain(), world.node());
+    let received = a.counter();
+    let options = EndpointOptions { receive_counter: Some(received.clone()), ..Default::default() };
+    let endpoint = a.open_endpoint(options).unwrap();
+    let to_a = b.domain.addresses().insert(endpoint.address()).unwrap();
+    (0..10).for_each(|_| drop(endpoint.receive(vec![0; 8]).unwrap()));
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            received.wait(10, Some(PATIENCE)).unwrap();
+            done.store(true, std::sync::atomic::Ordering::Release);
+        });
+        for _ in 0..10 {
+            b.endpoint.inject(to_a, &[1; 8]).unwrap();
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        while !done.load(std::sync::atomic::Ordering::Acquire) {
+            b.domain.progress().unwrap();
+        }
+    });
+    assert_eq!((received.value(), received.errors()), (10, 0));
+    assert!(matches!(received.wait(11, Some(Duration::from_millis(1))), Err(weft::Error::TimedOut)));
+}
+
+pub(crate) fn waits_in_many_threads(world: &World) {
+    let (a, b, to_b, _) = world.pair();
+    (0..40).for_each(|_| drop(b.endpoint.receive(vec![0; 8]).unwrap()));
+    std::thread::scope(|threads| {
+        for _ in 0..4 {
+            threads.spawn(|| {
+                for _ in 0..10 {
+                    b.queue.wait(Some(PATIENCE)).unwrap().expect("no hang").ok().unwrap();
+                }
+            });
+        }
+        for _ in 0..40 {
+            a.endpoint.send(to_b, vec![1; 8]).unwrap();
+            a.queue.wait(Some(PATIENCE)).unwrap().expect("no hang").ok().unwrap();
+        }
+    });
+}

@@ -1,0 +1,232 @@
+//! Peers that die, peers that come back, and strangers that throw things.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use weft::{Access, Completion, CompletionQueue, Domain, Endpoint, Fabric, Failure, PeerId, Progress};
+
+/// Long enough that only a hang reaches it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct Node {
+    domain: Domain,
+    queue: CompletionQueue,
+    endpoint: Endpoint,
+}
+
+impl Node {
+    fn new(fabric: &Fabric) -> Node {
+        Node::at(fabric, "127.0.0.1:0".parse().unwrap())
+    }
+
+    fn at(fabric: &Fabric, address: SocketAddr) -> Node {
+        let domain = fabric.domain().progress(Progress::Automatic).udp(address).unwrap();
+        let queue = domain.completion_queue(1 << 14);
+        let endpoint = domain.endpoint(&queue).unwrap();
+        Node { domain, queue, endpoint }
+    }
+
+    fn knows(&self, other: &Node) -> PeerId {
+        self.domain.addresses().insert(other.endpoint.address()).unwrap()
+    }
+
+    fn next(&self) -> Completion {
+        self.queue.wait(Some(PATIENCE)).unwrap().expect("hangs")
+    }
+
+    /// Ends as if its process were killed.
+    fn kill(self) {
+        self.domain.abandon_on_drop();
+    }
+}
+
+#[test]
+fn a_dead_peer_is_noticed_and_nobody_else_is_disturbed() {
+    let fabric = Fabric::new("faults").unwrap();
+    let (survivor, other, victim) = (Node::new(&fabric), Node::new(&fabric), Node::new(&fabric));
+    let (to_other, to_victim) = (survivor.knows(&other), survivor.knows(&victim));
+    let queue = survivor.domain.completion_queue(1 << 14);
+    let to_the_dead = survivor.domain.endpoint(&queue).unwrap();
+    let memory = victim.domain.register(1 << 20, Access::REMOTE).unwrap();
+    let remote = memory.remote();
+    victim.endpoint.receive(vec![0; 8]).unwrap();
+    to_the_dead.send(to_victim, vec![1; 8]).unwrap();
+    assert!(queue.wait(Some(PATIENCE)).unwrap().unwrap().result.is_ok());
+
+    // In the middle of long transfers, posted in every way.
+    for _ in 0..20 {
+        to_the_dead.write(to_victim, remote, vec![1; 1 << 20]).unwrap();
+    }
+    to_the_dead.read(to_victim, remote, vec![0; 1 << 20]).unwrap();
+    to_the_dead.fetch_add(to_victim, remote, 1u64).unwrap();
+    to_the_dead.send(to_victim, vec![1; 1 << 20]).unwrap();
+    to_the_dead.send(to_victim, vec![1; 10]).unwrap();
+    drop(memory);
+    victim.kill();
+    let killed = Instant::now();
+
+    let (mut failed, mut ended, mut exchanged) = (0, 0, 0u32);
+    while ended < 24 {
+        // Meanwhile the others talk.
+        other.endpoint.receive(vec![0; 64]).unwrap();
+        survivor.endpoint.send(to_other, exchanged.to_le_bytes().to_vec()).unwrap();
+        assert_eq!(other.next().into_bytes().unwrap(), exchanged.to_le_bytes());
+        assert!(survivor.next().result.is_ok());
+        exchanged += 1;
+        while let Some(completion) = queue.read().unwrap() {
+            ended += 1;
+            assert!(completion.buffer.is_some(), "its buffer comes back");
+            failed += u32::from(completion.result == Err(Failure::OutcomeUnknown));
+        }
+        assert!(killed.elapsed() < PATIENCE, "hangs: {ended} ended");
+    }
+    assert!(failed > 0 && exchanged > 0);
+    eprintln!(
+        "{failed} of {ended} failed, the last after {:?}; {exchanged} messages between the living",
+        killed.elapsed()
+    );
+    assert_eq!(survivor.domain.state().commands, 0, "nothing is kept for the dead");
+}
+
+#[test]
+fn a_restarted_peer_is_another_one() {
+    let fabric = Fabric::new("faults").unwrap();
+    let survivor = Node::new(&fabric);
+    let mut place: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    let mut old: Vec<(PeerId, weft::RemoteAddress)> = Vec::new();
+    for life in 0..4u8 {
+        let peer = Node::at(&fabric, place);
+        place = peer.domain.local();
+        let memory = peer.domain.register(4096, Access::REMOTE).unwrap();
+        let to_peer = survivor.knows(&peer);
+        // What was meant for an earlier life reaches nothing of this one.
+        for (old_peer, old_remote) in &old {
+            survivor.endpoint.send(*old_peer, vec![0xdd; 8]).unwrap();
+            survivor.endpoint.write(*old_peer, *old_remote, vec![0xdd; 8]).unwrap();
+            for _ in 0..2 {
+                let failed = survivor.next().result.unwrap_err();
+                let honest = [Failure::NoSuchEndpoint, Failure::AccessRefused, Failure::OutcomeUnknown];
+                assert!(honest.contains(&failed), "{failed:?}");
+            }
+        }
+        for index in 0..20 {
+            peer.endpoint.receive(vec![0; 64]).unwrap();
+            survivor.endpoint.send(to_peer, vec![life * 20 + index; 64]).unwrap();
+            let mut completion = survivor.next();
+            if completion.result == Err(Failure::OutcomeUnknown) {
+                // The first contact after a restart may fail in doubt; then it is tried again.
+                assert_eq!(index, 0, "only the first");
+                survivor.endpoint.send(to_peer, vec![life * 20 + index; 64]).unwrap();
+                completion = survivor.next();
+            }
+            completion.ok().unwrap();
+            assert_eq!(peer.next().into_bytes().unwrap(), [life * 20 + index; 64]);
+        }
+        survivor.endpoint.write(to_peer, memory.remote(), vec![life + 1; 64]).unwrap();
+        survivor.next().ok().unwrap();
+        assert_eq!(memory.to_vec(0, 65).unwrap(), [[life + 1; 64].as_slice(), &[0]].concat());
+        // Something is under way when it dies.
+        survivor.endpoint.send(to_peer, vec![0xee; 200_000]).unwrap();
+        survivor.endpoint.send(to_peer, vec![0xee; 8]).unwrap();
+        old.push((to_peer, memory.remote()));
+        drop(memory);
+        peer.kill();
+        let mut ended = 0;
+        while ended < 2 {
+            survivor.next();
+            ended += 1;
+        }
+    }
+}
+
+#[test]
+fn garbage_has_no_effect() {
+    let fabric = Fabric::new("faults").unwrap();
+    let (a, b) = (Node::new(&fabric), Node::new(&fabric));
+    // All traffic goes through here, so that what is thrown in comes from where the peers expect each other.
+    let middle = UdpSocket::bind("127.0.0.1:0").unwrap();
+    middle.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+    let via = middle.local_addr().unwrap();
+    let through = weft::Address { socket: via, ..b.endpoint.address() };
+    let to_b = a.domain.addresses().insert(through).unwrap();
+    let memory = b.domain.register(1 << 16, Access::REMOTE).unwrap();
+    let done = AtomicBool::new(false);
+    let (at_a, at_b) = (a.domain.local(), b.domain.local());
+    let messages = 400u64;
+    std::thread::scope(|threads| {
+        threads.spawn(|| disturb(&middle, at_a, at_b, &done));
+        let receiver = threads.spawn(|| {
+            for index in 0..messages {
+                b.endpoint.receive(vec![0; 6000]).unwrap();
+                let received = b.next().ok().unwrap();
+                let bytes = received.into_bytes().unwrap();
+                assert_eq!(bytes.len() as u64, index * 13, "message {index}");
+                assert!(bytes.iter().all(|byte| *byte == index as u8), "message {index}");
+            }
+        });
+        for index in 0..messages {
+            a.endpoint.send(to_b, vec![index as u8; index as usize * 13]).unwrap();
+            a.endpoint.write(to_b, memory.remote().at((index % 8) * 1000), vec![index as u8; 1000]).unwrap();
+            a.endpoint.fetch_add(to_b, memory.remote().at(60_000), 1u64).unwrap();
+            for _ in 0..3 {
+                a.next().ok().unwrap();
+            }
+        }
+        receiver.join().unwrap();
+        done.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(memory.load_u64(60_000).unwrap(), 400, "each addition once");
+    for place in 0..8 {
+        assert_eq!(memory.to_vec(place * 1000, 1000).unwrap(), vec![(392 + place) as u8; 1000]);
+    }
+    assert!(memory.to_vec(8000, 52_000).unwrap().iter().all(|byte| *byte == 0), "nothing beside them");
+    let statistics = b.domain.statistics();
+    assert!(statistics.dropped_damaged + statistics.dropped_foreign > 0, "{statistics:?}");
+}
+
+/// Passes datagrams on between two sockets, and throws in random ones, and damaged, cut and repeated copies.
+fn disturb(middle: &UdpSocket, at_a: SocketAddr, at_b: SocketAddr, done: &AtomicBool) {
+    let mut state = 0x1234_5678_9abc_def1u64;
+    let mut random = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    let mut buffer = vec![0; 65_536];
+    let mut seen: Vec<Vec<u8>> = Vec::new();
+    while !done.load(Ordering::Relaxed) {
+        if let Ok((length, from)) = middle.recv_from(&mut buffer) {
+            let to = if from == at_a { at_b } else { at_a };
+            let _ = middle.send_to(&buffer[..length], to);
+            if seen.len() < 500 {
+                seen.push(buffer[..length].to_vec());
+            } else {
+                let place = random() as usize % seen.len();
+                seen[place] = buffer[..length].to_vec();
+            }
+        }
+        for to in [at_a, at_b] {
+            let thrown: Vec<u8> = match random() % 4 {
+                0 => (0..random() % 1500).map(|_| random() as u8).collect(),
+                _ if seen.is_empty() => continue,
+                kind => {
+                    let mut copy = seen[random() as usize % seen.len()].clone();
+                    match kind {
+                        1 => copy.truncate(random() as usize % (copy.len() + 1)),
+                        2 => {
+                            for _ in 0..=random() % 4 {
+                                let place = random() as usize % copy.len();
+                                copy[place] ^= 1 << (random() % 8);
+                            }
+                        }
+                        _ => {} // the very same, once more
+                    }
+                    copy
+                }
+            };
+            let _ = middle.send_to(&thrown, to);
+        }
+    }
+}
