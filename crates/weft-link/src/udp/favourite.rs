@@ -14,10 +14,8 @@ use super::socket;
 
 /// Single sends in a row to one destination that make it the favourite. Connecting costs as much as ten of them save.
 const RUN: u32 = 64;
-/// Polls of this socket between two of the open one, while nothing arrives here…
-const EMPTY_POLLS: u32 = 4;
-/// …and while something does.
-const FULL_POLLS: u32 = 16;
+/// Polls of this socket for one of the open one, while nothing arrives there. While something does, it is one for one.
+const POLLS_MAX: u32 = 16;
 
 /// Who the favourite is, and who may become it.
 pub(super) struct Favourite {
@@ -34,13 +32,11 @@ pub(super) struct Connected {
     pub(super) socket: OwnedFd,
     pub(super) pace: Pace,
     peer: SocketAddr,
-    /// What polls of this socket have cost the open one, in units in which it gets its turn at [`TURN`].
-    turn: u32,
+    /// Polls until it is the open socket's turn.
+    wait: u32,
+    /// Polls between its turns: 1 after something was there, and twice as many after each time that nothing was.
+    interval: u32,
 }
-
-/// A common multiple of both poll counts.
-const TURN: u32 = FULL_POLLS;
-const _: () = assert!(TURN.is_multiple_of(EMPTY_POLLS) && TURN.is_multiple_of(FULL_POLLS));
 
 impl Favourite {
     pub(super) fn new(enabled: bool) -> Favourite {
@@ -97,7 +93,7 @@ impl Favourite {
         }
         match second(open, local, to, prepare) {
             Ok(socket) => {
-                self.connected = Some(Connected { socket, pace: Pace::new(joins), peer: to, turn: 0 });
+                self.connected = Some(Connected { socket, pace: Pace::new(joins), peer: to, wait: 1, interval: 1 });
                 true
             }
             // A wish only: the open socket does everything.
@@ -110,15 +106,18 @@ impl Favourite {
 }
 
 impl Connected {
-    /// After a poll that `found` something or not: whether it is the open socket's turn.
+    /// Whether it is the open socket's turn, too.
     #[inline]
-    pub(super) fn turn(&mut self, found: bool) -> bool {
-        self.turn += if found { TURN / FULL_POLLS } else { TURN / EMPTY_POLLS };
-        let turn = self.turn >= TURN;
-        if turn {
-            self.turn = 0;
-        }
-        turn
+    pub(super) fn is_turn(&mut self) -> bool {
+        self.wait -= 1;
+        self.wait == 0
+    }
+
+    /// The open socket had its turn, and something was `found` there or not.
+    #[inline]
+    pub(super) fn end_turn(&mut self, found: bool) {
+        self.interval = if found { 1 } else { (self.interval * 2).min(POLLS_MAX) };
+        self.wait = self.interval;
     }
 }
 

@@ -171,10 +171,12 @@ impl Link for UdpLink {
         }
         if let Some(favourite) = self.favourite.connected_mut() {
             let got = self.receiver.receive(&favourite.socket, &mut favourite.pace, sink, &mut self.counters)?;
-            if !favourite.turn(got > 0) {
+            if !favourite.is_turn() {
                 return Ok(got);
             }
-            return Ok(got + self.receiver.receive(&self.socket, &mut self.pace, sink, &mut self.counters)?);
+            let others = self.receiver.receive(&self.socket, &mut self.pace, sink, &mut self.counters);
+            favourite.end_turn(others.as_ref().is_ok_and(|others| *others > 0));
+            return others.map(|others| got + others);
         }
         self.receiver.receive(&self.socket, &mut self.pace, sink, &mut self.counters)
     }

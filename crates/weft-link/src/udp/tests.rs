@@ -90,6 +90,46 @@ fn what_is_more_than_one_call_takes_is_cut_first() {
 }
 
 #[test]
+fn a_kernel_that_refuses_to_cut_is_asked_once() {
+    let (mut a, mut b) = (link(false), link(false));
+    // The kernel does not cut for a socket that sends without checksums.
+    socket::set(&a.socket, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
+    let bytes = pattern(5000);
+    let pieces = [Segment::from_slice(&bytes)];
+    let outgoing = Outgoing { to: b.local(), pieces: &pieces, segment_bytes: 1300, class: 0 };
+    let expected: Vec<_> = bytes.chunks(1300).map(<[u8]>::to_vec).collect();
+    for batch in [[outgoing].as_slice(), &[outgoing, outgoing]] {
+        assert_eq!(a.send(batch).unwrap(), batch.len());
+        assert!(!a.offloads());
+        assert_eq!(collect(&mut b, 4 * batch.len()), vec![expected.clone(); batch.len()].concat());
+    }
+    assert_eq!(a.counters(), Counters::default());
+}
+
+#[test]
+fn joining_goes_off_and_on_without_loss_or_confusion() {
+    let (mut a, mut b) = (link(false), link(false));
+    let bytes = pattern(40 * 1300);
+    let pieces = [Segment::from_slice(&bytes)];
+    let expected: Vec<_> = bytes.chunks(1300).map(<[u8]>::to_vec).collect();
+    for _ in 0..3 {
+        let outgoing = Outgoing { to: b.local(), pieces: &pieces, segment_bytes: 1300, class: 0 };
+        for _ in 0..2 {
+            assert_eq!(a.send(&[outgoing]).unwrap(), 1);
+            assert_eq!(collect(&mut b, 40), expected);
+        }
+        // Now that large ones have come, they are joined.
+        assert_eq!(a.send(&[outgoing]).unwrap(), 1);
+        let mut size = 0;
+        assert_eq!(b.receive(&mut |incoming| size = incoming.segment_bytes).unwrap(), 1);
+        assert_eq!(size, 1300);
+        for _ in 0..10_000 {
+            assert_eq!(b.receive(&mut |_| panic!("nothing was sent")).unwrap(), 0);
+        }
+    }
+}
+
+#[test]
 fn a_batch_goes_to_several() {
     let mut a = link(false);
     let mut others: Vec<_> = (0..3).map(|_| link(false)).collect();
@@ -275,7 +315,7 @@ fn a_favourite_is_found_used_and_changed() {
 /// All that is there, on whichever socket.
 fn drain(link: &mut UdpLink) -> Vec<(SocketAddr, Vec<u8>)> {
     let mut all = Vec::new();
-    for _ in 0..8 {
+    for _ in 0..20 {
         link.receive(&mut |incoming| all.push((incoming.from, incoming.bytes.to_vec()))).unwrap();
     }
     all
