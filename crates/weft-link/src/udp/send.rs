@@ -79,10 +79,12 @@ impl Sender {
         self.rest.sent < self.rest.bytes.len()
     }
 
+    /// Sends a batch. A socket that is `connected` is so to all destinations in it.
     #[inline]
     pub(super) fn send(
         &mut self,
         socket: &OwnedFd,
+        connected: bool,
         batch: &[Outgoing<'_>],
         counters: &mut Counters,
     ) -> Result<usize, SendError> {
@@ -98,7 +100,7 @@ impl Sender {
         }
         let mut left = batch;
         while let [first, behind @ ..] = left {
-            let taken = match self.send_many(socket, left) {
+            let taken = match self.send_many(socket, connected, left) {
                 0 => self.send_one(socket, first, counters).map(|()| behind),
                 sent => Ok(left.get(sent..).unwrap_or(&[])),
             };
@@ -150,18 +152,21 @@ impl Sender {
     }
 
     /// As many from the front as one call takes; 0 when the first has to be looked at alone.
-    fn send_many(&mut self, socket: &OwnedFd, batch: &[Outgoing<'_>]) -> usize {
+    fn send_many(&mut self, socket: &OwnedFd, connected: bool, batch: &[Outgoing<'_>]) -> usize {
         let mut count = 0;
         let (offload, classes) = (self.offload, self.classes);
         for ((outgoing, slot), header) in batch.iter().zip(self.slots.iter_mut()).zip(self.headers.iter_mut()) {
             let Some(segment_bytes) = plan(offload, outgoing) else { break };
-            let (name, name_length) = RawAddress::from(outgoing.to);
-            slot.name = name;
             let class = told_class(&classes, outgoing.class);
             let control_length = slot.control.fill(segment_bytes, class, outgoing.to.is_ipv6());
             header.msg_len = 0;
-            header.msg_hdr.msg_name = (&raw mut slot.name).cast();
-            header.msg_hdr.msg_namelen = name_length;
+            if connected {
+                header.msg_hdr.msg_name = std::ptr::null_mut();
+                header.msg_hdr.msg_namelen = 0;
+            } else {
+                (slot.name, header.msg_hdr.msg_namelen) = RawAddress::from(outgoing.to);
+                header.msg_hdr.msg_name = (&raw mut slot.name).cast();
+            }
             header.msg_hdr.msg_iov = outgoing.pieces.as_ptr().cast_mut().cast::<iovec>();
             header.msg_hdr.msg_iovlen = outgoing.pieces.len() as _;
             header.msg_hdr.msg_control = slot.control.as_mut_ptr();

@@ -307,6 +307,14 @@ fn a_favourite_is_found_used_and_changed() {
                 assert_eq!(only(&mut a), (other.local(), b"other".to_vec()));
             }
             assert!(a.favourite.socket_to(peer.local()).is_some());
+            // A batch for the favourite, with one that is too big in it.
+            let (long, short) = (pattern(70_000), [Segment::from_slice(b"x")]);
+            let long = [Segment::from_slice(&long)];
+            let to = |pieces| Outgoing { to: peer.local(), pieces, segment_bytes: 0, class: 0 };
+            let batch = [to(&short), to(&short), to(&long)];
+            assert_eq!(a.send(&batch).unwrap(), 2);
+            assert!(matches!(a.send(&batch[2..]), Err(SendError::TooBig { .. })));
+            assert_eq!(collect(peer, 2), [b"x", b"x"]);
         }
         // The port is not shared with anybody.
         assert!(UdpLink::open(to_a, &Config::default()).is_err());
