@@ -40,6 +40,8 @@ weft: an RDMA NIC in software
       --protocols DIR             with the definitions in DIR
   weft bench decode [--rounds N] [--json]
                                   cost of a packet, by tables and by hand-written code, in turns
+  weft bench lat|bw|rate [options]
+                                  Weft beside other libraries and bare sockets, in turns; weft bench --help says more
   weft help, weft --version
 
 Exit status: 0 well (bad packets are marked in the output), 1 a file cannot be read or used, 2 the command line is wrong.
@@ -98,9 +100,14 @@ fn arguments() -> Result<Vec<String>, Failure> {
 fn run(arguments: &[String], out: &mut dyn Write) -> Result<(), Failure> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     if words.iter().any(|word| matches!(*word, "--help" | "-h")) {
-        return Ok(out.write_all(HELP.as_bytes())?);
+        let help = if words.first() == Some(&"bench") { bench::HELP } else { HELP };
+        return Ok(out.write_all(help.as_bytes())?);
+    }
+    if let Some(outcome) = bench::child(&words, out) {
+        return outcome;
     }
     match words.as_slice() {
+        ["help", "bench"] => Ok(out.write_all(bench::HELP.as_bytes())?),
         ["help", ..] => Ok(out.write_all(HELP.as_bytes())?),
         ["--version" | "-V"] => Ok(writeln!(out, "weft {}", env!("CARGO_PKG_VERSION"))?),
         ["decode", rest @ ..] => {
@@ -144,11 +151,7 @@ fn run(arguments: &[String], out: &mut dyn Write) -> Result<(), Failure> {
             Ok(())
         }
         ["protocol", ..] => Err(Failure::Usage("protocol list, show NAME or check FILE".to_string())),
-        ["bench", "decode", rest @ ..] => {
-            let options = bench::Options::parse(rest).map_err(Failure::Usage)?;
-            let report = bench::decode(&options).map_err(Failure::Told)?;
-            Ok(report.write(&options, out)?)
-        }
+        ["bench", rest @ ..] => bench::run(rest, out),
         ["demo", rest @ ..] => {
             Options::parse(rest, &[])?.nothing_else()?;
             demo::demo(out)
