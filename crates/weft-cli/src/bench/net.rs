@@ -33,6 +33,8 @@ const FIRST_ITERATIONS_MIN: usize = 20;
 const FIRST_ITERATIONS_MAX: usize = 100;
 const ITERATIONS_MIN: u64 = 20;
 const ITERATIONS_MAX: u64 = 20_000_000;
+/// A round that follows a disturbed one has at least this part of the iterations.
+const DISTURBED_PART: u64 = 10;
 /// Of a round, this part more is done beforehand by contenders that can.
 const WARM_UP_PART: u64 = 10;
 
@@ -221,7 +223,7 @@ fn row(
 ) -> Result<Row, Failure> {
     let mut entries = Vec::new();
     for contender in contenders {
-        let mut entry = Entry { contender: contender.as_ref(), iterations: 0, cell: Cell::default() };
+        let mut entry = Entry { contender: contender.as_ref(), iterations: 0, most: 0, cell: Cell::default() };
         tell_progress(options, bytes, "warm-up", &entry);
         match contender.lacks(&options.job(bytes, 1)) {
             Some(why) => entry.give_up(why, notes),
@@ -235,6 +237,7 @@ fn row(
             let job = options.job(bytes, entry.iterations);
             if let Some(found) = entry.run(&job, place, notes)? {
                 entry.cell.measurements.push(found);
+                entry.plan(&found, options.round_us());
             }
         }
     }
@@ -245,6 +248,8 @@ fn row(
 struct Entry<'a> {
     contender: &'a dyn Contender,
     iterations: u64,
+    /// The most that a round could hold so far: what the machine does when nobody disturbs it.
+    most: u64,
     cell: Cell,
 }
 
@@ -259,14 +264,22 @@ impl Entry<'_> {
         notes: &mut Vec<String>,
     ) -> Result<(), Failure> {
         self.iterations = (FIRST_BYTES / bytes).clamp(FIRST_ITERATIONS_MIN, FIRST_ITERATIONS_MAX) as u64;
-        let runs: &[f64] = if options.quick { &[1.0] } else { &[0.25, 1.0] };
-        for part in runs {
+        let spans_us: &[f64] = if options.quick { &[ROUND_QUICK_US] } else { &[ROUND_QUICK_US, ROUND_US] };
+        for span_us in spans_us {
             let job = options.job(bytes, self.iterations);
             let Some(found) = self.run(&job, place, notes)? else { return Ok(()) };
-            let wanted = found.iterations as f64 * part * options.round_us() / found.elapsed_us.max(1.0);
-            self.iterations = (wanted as u64).clamp(ITERATIONS_MIN, ITERATIONS_MAX);
+            self.most = 0;
+            self.plan(&found, *span_us);
         }
         Ok(())
+    }
+
+    /// Sets the iterations of the next run from the pace of the last. When others take the processors, the pace falls a
+    /// thousandfold: a round must neither take minutes then, nor be too short when they are gone.
+    fn plan(&mut self, found: &Measurement, span_us: f64) {
+        let fit = (found.iterations as f64 * span_us / found.elapsed_us.max(1.0)) as u64;
+        self.most = self.most.max(fit);
+        self.iterations = fit.max(self.most / DISTURBED_PART).clamp(ITERATIONS_MIN, ITERATIONS_MAX);
     }
 
     /// Weft's failure ends the benchmark; a peer's or a limit's is noted, and the others go on.
