@@ -1,2 +1,15 @@
-//! Ways between nodes.
-#![cfg(unix)]
+//! Ways between nodes: what moves datagrams for the engine.
+//!
+//! Everything here is a [`Link`]. [`udp::UdpLink`] is the one that leaves the machine, [`loopback`] joins nodes inside
+//! of one process, and the decorators wrap any link: [`fault::Faulty`] loses, repeats, reorders, damages and delays,
+//! [`capture::Capture`] writes what passes to a pcap file. [`bare`] measures what plain sockets can do, which is the
+//! limit that a link is compared with. Read [`link`] first.
+#![cfg(target_os = "linux")]
+
+pub mod limits;
+pub mod link;
+mod segment;
+pub mod udp;
+
+pub use link::{Counters, Incoming, Link, Outgoing, SendError};
+pub use segment::Segment;

@@ -1,0 +1,163 @@
+//! What the engine's driver asks of a link.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::slice::ChunksMut;
+
+use crate::segment::Segment;
+
+/// Something that moves datagrams, none of it blocking, none of it reliable.
+///
+/// A driver calls [`send`](Link::send) until its batch is taken and [`receive`](Link::receive) until it gives 0, and
+/// may sleep on [`descriptor`](Link::descriptor) in between.
+pub trait Link: Send {
+    /// Where peers reach this link.
+    fn local(&self) -> SocketAddr;
+
+    /// Bytes of a datagram that fit on the way to `to`, as far as this node can know: 1232 to 65507. Asking is not for
+    /// each packet; ask again after [`SendError::TooBig`].
+    fn mtu(&mut self, to: SocketAddr) -> u32;
+
+    /// Sends the batch in its order; gives how many were taken, at least one unless the batch is empty.
+    ///
+    /// Taken does not mean delivered: what could not go to its destination (unreachable, refused) is taken and counted
+    /// in [`Counters::skipped`]. An error is about the first of the batch, of which nothing was sent.
+    fn send(&mut self, batch: &[Outgoing<'_>]) -> Result<usize, SendError>;
+
+    /// Gives what has arrived to `sink`, one batch at most; gives how many calls it made, 0 when nothing has arrived.
+    fn receive(&mut self, sink: &mut dyn FnMut(Incoming<'_>)) -> io::Result<usize>;
+
+    /// Becomes readable when something arrives, and writable when a send would not block. `None` where only polling
+    /// finds out.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>>;
+
+    /// What happened so far.
+    fn counters(&self) -> Counters;
+}
+
+/// One datagram to be sent, or several of the same size to one destination.
+#[derive(Clone, Copy, Debug)]
+pub struct Outgoing<'a> {
+    /// Where to.
+    pub to: SocketAddr,
+    /// The bytes, one piece after the other.
+    pub pieces: &'a [Segment<'a>],
+    /// 0: one datagram. Otherwise the whole is cut into datagrams of this size; the last may be shorter. Best within
+    /// [`SEGMENTS_MAX`](crate::limits::SEGMENTS_MAX) datagrams and [`SEND_MAX_BYTES`](crate::limits::SEND_MAX_BYTES)
+    /// bytes: what is more is copied first.
+    pub segment_bytes: usize,
+    /// Message class, 0 to 3; the link's configuration gives each a DSCP (P-2.3).
+    pub class: u8,
+}
+
+impl Outgoing<'_> {
+    /// All bytes of it.
+    #[must_use]
+    pub fn length(&self) -> usize {
+        self.pieces.iter().map(Segment::len).sum()
+    }
+
+    /// Copies all of it behind what is in `into`.
+    pub(crate) fn gather(&self, into: &mut Vec<u8>) {
+        into.reserve(self.length());
+        for piece in self.pieces {
+            let raw = piece.as_iovec();
+            // SAFETY: a segment's memory is readable for its length while it lives, and the room was reserved above.
+            // Both are only touched as raw bytes, so that a concurrent writer can tear them but do nothing worse.
+            unsafe {
+                let end = into.as_mut_ptr().add(into.len());
+                std::ptr::copy_nonoverlapping(raw.iov_base.cast::<u8>(), end, raw.iov_len);
+                into.set_len(into.len() + raw.iov_len);
+            }
+        }
+    }
+}
+
+/// One datagram that arrived, or several of the same size from one source.
+#[derive(Debug)]
+pub struct Incoming<'a> {
+    /// Where from.
+    pub from: SocketAddr,
+    /// The bytes; the receiver may change them in place.
+    pub bytes: &'a mut [u8],
+    /// 0: one datagram. Otherwise `bytes` are datagrams of this size; the last may be shorter.
+    pub segment_bytes: usize,
+    /// A router marked congestion (ECN CE) on at least one of them.
+    pub marked: bool,
+}
+
+impl<'a> Incoming<'a> {
+    /// Each datagram alone. A datagram without bytes, of which no protocol here knows, is none.
+    pub fn datagrams(self) -> ChunksMut<'a, u8> {
+        let size = if self.segment_bytes == 0 { self.bytes.len() } else { self.segment_bytes };
+        self.bytes.chunks_mut(size.max(1))
+    }
+}
+
+/// What became of datagrams that did not go the plain way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Sends that the link took but could not bring on their way: unreachable, refused, filtered.
+    pub skipped: u64,
+    /// Receives that were thrown away: cut short by the kernel, or from an address that is none.
+    pub mangled: u64,
+    /// Errors that the network reported about earlier sends.
+    pub reported: u64,
+}
+
+/// Why a batch was not taken.
+#[derive(Debug)]
+pub enum SendError {
+    /// There is no room now: send the batch again later.
+    WouldBlock,
+    /// A datagram of the first of the batch is longer than the way to `to` permits: cut it smaller. The link's
+    /// [`mtu`](Link::mtu) may know more now.
+    TooBig {
+        /// Its destination.
+        to: SocketAddr,
+    },
+    /// The link itself is broken; no batch will ever be taken.
+    Failed(io::Error),
+}
+
+impl fmt::Display for SendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SendError::WouldBlock => f.write_str("the link has no room now: send again later"),
+            SendError::TooBig { to } => write!(f, "the datagram does not fit on the way to {to}: send smaller ones"),
+            SendError::Failed(error) => write!(f, "the link is broken: open it anew ({error})"),
+        }
+    }
+}
+
+impl std::error::Error for SendError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            SendError::Failed(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl<L: Link + ?Sized> Link for Box<L> {
+    fn local(&self) -> SocketAddr {
+        (**self).local()
+    }
+    fn mtu(&mut self, to: SocketAddr) -> u32 {
+        (**self).mtu(to)
+    }
+    fn send(&mut self, batch: &[Outgoing<'_>]) -> Result<usize, SendError> {
+        (**self).send(batch)
+    }
+    fn receive(&mut self, sink: &mut dyn FnMut(Incoming<'_>)) -> io::Result<usize> {
+        (**self).receive(sink)
+    }
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        (**self).descriptor()
+    }
+    fn counters(&self) -> Counters {
+        (**self).counters()
+    }
+}

@@ -1,0 +1,175 @@
+//! A link over a UDP socket of the kernel.
+//!
+//! What makes it fast: one system call moves up to 64 KiB to one destination, cut and joined by the kernel
+//! (`UDP_SEGMENT`, `UDP_GRO`); several sends or receives share a call (`sendmmsg`, `recvmmsg`); and a lone datagram,
+//! which is what latency is about, takes the plain call with nothing beside it. Read `send.rs` and `receive.rs` next.
+
+pub(crate) mod address;
+mod control;
+mod receive;
+mod route;
+mod send;
+pub(crate) mod socket;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use crate::limits::CLASSES;
+use crate::link::{Counters, Incoming, Link, Outgoing, SendError};
+
+use receive::Receiver;
+use route::Routes;
+use send::Sender;
+
+/// ECN-capable transport, code point 0 (RFC 3168): routers mark instead of dropping.
+const ECT_0: u8 = 0b10;
+
+/// Whose word on the length of datagrams is taken. Either way none is ever cut on its way (P-1.2: DF set).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PathMtu {
+    /// The kernel's, which learns from the routers on the way (`IP_PMTUDISC_DO`). Right where nobody probes, because
+    /// it needs no help of ours; but who can forge a router's message can shrink the path.
+    #[default]
+    Learned,
+    /// Only that of the first hop (`IP_PMTUDISC_PROBE`), for a driver that probes the path itself (P-8.9).
+    Probed,
+}
+
+/// How a [`UdpLink`] is set up.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// DSCP of each message class, 0 to 63.
+    pub dscp: [u8; CLASSES],
+    /// Bytes of the socket's receive buffer, as far as the system permits.
+    pub receive_buffer_bytes: usize,
+    /// Bytes of its send buffer.
+    pub send_buffer_bytes: usize,
+    /// Let the kernel cut and join, where it can.
+    pub offload: bool,
+    /// Whose word on the length of datagrams is taken.
+    pub path_mtu: PathMtu,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            dscp: [0; CLASSES],
+            receive_buffer_bytes: 8 << 20,
+            send_buffer_bytes: 4 << 20,
+            offload: true,
+            path_mtu: PathMtu::Learned,
+        }
+    }
+}
+
+/// A link over one UDP socket, IPv4 or IPv6.
+pub struct UdpLink {
+    socket: OwnedFd,
+    local: SocketAddr,
+    sender: Sender,
+    receiver: Receiver,
+    routes: Routes,
+    counters: Counters,
+}
+
+// SAFETY: the raw pointers inside are those of message headers, which are written anew before each call that reads
+// them and never followed otherwise.
+unsafe impl Send for UdpLink {}
+
+impl UdpLink {
+    /// Binds a socket to `local`; port 0 lets the kernel choose one.
+    pub fn open(local: SocketAddr, config: &Config) -> io::Result<UdpLink> {
+        let socket = socket::open(local)?;
+        let ipv6 = local.is_ipv6();
+        let traffic_class = |class: u8| class << 2 | ECT_0;
+        let classes = config.dscp.map(traffic_class);
+        let default_class = i32::from(classes.first().copied().unwrap_or(ECT_0));
+        if ipv6 {
+            // One family for each link, so that an address has one form only.
+            socket::set(&socket, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1)?;
+            let discover = match config.path_mtu {
+                PathMtu::Learned => libc::IPV6_PMTUDISC_DO,
+                PathMtu::Probed => libc::IPV6_PMTUDISC_PROBE,
+            };
+            socket::set(&socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, discover)?;
+            socket::set(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)?;
+            socket::set(&socket, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, default_class)?;
+        } else {
+            let discover = match config.path_mtu {
+                PathMtu::Learned => libc::IP_PMTUDISC_DO,
+                PathMtu::Probed => libc::IP_PMTUDISC_PROBE,
+            };
+            socket::set(&socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, discover)?;
+            socket::set(&socket, libc::IPPROTO_IP, libc::IP_RECVTOS, 1)?;
+            socket::set(&socket, libc::IPPROTO_IP, libc::IP_TOS, default_class)?;
+        }
+        socket::set_buffers(&socket, config.receive_buffer_bytes, config.send_buffer_bytes);
+        // Kernels before 4.18 and 5.0 know neither; then every datagram goes alone.
+        let cuts = config.offload && socket::get(&socket, libc::SOL_UDP, libc::UDP_SEGMENT).is_ok();
+        if config.offload {
+            let _ = socket::set(&socket, libc::SOL_UDP, libc::UDP_GRO, 1);
+        }
+        socket::bind(&socket, local)?;
+        let local = socket::local(&socket)?;
+        Ok(UdpLink {
+            sender: Sender::new(cuts, classes),
+            receiver: Receiver::new(),
+            routes: Routes::new(local),
+            counters: Counters::default(),
+            socket,
+            local,
+        })
+    }
+
+    /// Whether the kernel cuts what is sent; false once it has refused to.
+    #[must_use]
+    pub fn offloads(&self) -> bool {
+        self.sender.offloads()
+    }
+}
+
+impl Link for UdpLink {
+    fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    fn mtu(&mut self, to: SocketAddr) -> u32 {
+        self.routes.mtu(to)
+    }
+
+    #[inline]
+    fn send(&mut self, batch: &[Outgoing<'_>]) -> Result<usize, SendError> {
+        let sent = self.sender.send(&self.socket, batch, &mut self.counters);
+        if let Err(SendError::TooBig { to }) = &sent {
+            self.routes.forget(*to);
+        }
+        sent
+    }
+
+    #[inline]
+    fn receive(&mut self, sink: &mut dyn FnMut(Incoming<'_>)) -> io::Result<usize> {
+        if self.sender.has_rest() {
+            // Whatever stops it now stops the next send too, which tells.
+            let _ = self.sender.send(&self.socket, &[], &mut self.counters);
+        }
+        self.receiver.receive(&self.socket, sink, &mut self.counters)
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
+    }
+
+    fn counters(&self) -> Counters {
+        self.counters
+    }
+}
+
+impl fmt::Debug for UdpLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UdpLink").field("local", &self.local).field("counters", &self.counters).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,310 @@
+//! The sending half: one call for one datagram, one call for many, and what to do when the kernel refuses.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use libc::{c_int, iovec, mmsghdr, msghdr};
+
+use super::address::RawAddress;
+use super::control::Control;
+use crate::limits::{CLASSES, PIECES_MAX, SEGMENTS_MAX, SEND_BATCH_MAX, SEND_MAX_BYTES};
+use crate::link::{Counters, Outgoing, SendError};
+use crate::segment::Segment;
+
+/// What sending remembers between calls.
+pub(super) struct Sender {
+    /// The kernel cuts.
+    offload: bool,
+    /// Traffic class of each message class. The first is the socket's own and needs no telling.
+    classes: [u8; CLASSES],
+    /// Room for the messages of one call.
+    slots: Box<[Slot; SEND_BATCH_MAX]>,
+    headers: Box<[mmsghdr; SEND_BATCH_MAX]>,
+    rest: Rest,
+}
+
+/// What a message header points to besides the bytes.
+#[derive(Clone, Copy)]
+struct Slot {
+    name: RawAddress,
+    control: Control,
+}
+
+/// The copy of something that had to be cut by us, of which not all is sent yet.
+struct Rest {
+    bytes: Vec<u8>,
+    sent: usize,
+    to: SocketAddr,
+    segment_bytes: usize,
+    class: u8,
+}
+
+/// What an error of the kernel means.
+enum Refusal {
+    WouldBlock,
+    TooBig,
+    /// Perhaps the kernel cannot cut on this way.
+    Offload,
+    /// The datagram cannot go where it should.
+    Skip,
+    Broken(io::Error),
+}
+
+impl Sender {
+    pub(super) fn new(offload: bool, classes: [u8; CLASSES]) -> Sender {
+        let slot = Slot { name: RawAddress::new(), control: Control::new() };
+        // SAFETY: a header of zeros has no addresses and no lengths, and is valid.
+        let header: mmsghdr = unsafe { std::mem::zeroed() };
+        let nowhere = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
+        Sender {
+            offload,
+            classes,
+            slots: Box::new([slot; SEND_BATCH_MAX]),
+            headers: Box::new([header; SEND_BATCH_MAX]),
+            rest: Rest { bytes: Vec::new(), sent: 0, to: nowhere, segment_bytes: 0, class: 0 },
+        }
+    }
+
+    pub(super) fn offloads(&self) -> bool {
+        self.offload
+    }
+
+    #[inline]
+    pub(super) fn has_rest(&self) -> bool {
+        self.rest.sent < self.rest.bytes.len()
+    }
+
+    #[inline]
+    pub(super) fn send(
+        &mut self,
+        socket: &OwnedFd,
+        batch: &[Outgoing<'_>],
+        counters: &mut Counters,
+    ) -> Result<usize, SendError> {
+        if self.has_rest() {
+            match self.send_rest(socket, counters) {
+                // The way became narrower while it waited. The batch has nothing to do with it.
+                Err(SendError::TooBig { .. }) => counters.skipped += 1,
+                other => other?,
+            }
+        }
+        if let [one] = batch {
+            return self.send_one(socket, one, counters).map(|()| 1);
+        }
+        let mut left = batch;
+        while let [first, behind @ ..] = left {
+            let taken = match self.send_many(socket, left) {
+                0 => self.send_one(socket, first, counters).map(|()| behind),
+                sent => Ok(left.get(sent..).unwrap_or(&[])),
+            };
+            match taken {
+                Ok(rest) => left = rest,
+                // The next call meets it again, as the first of its batch.
+                Err(_) if left.len() < batch.len() => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(batch.len() - left.len())
+    }
+
+    /// One, by the plain call.
+    #[inline]
+    fn send_one(
+        &mut self,
+        socket: &OwnedFd,
+        outgoing: &Outgoing<'_>,
+        counters: &mut Counters,
+    ) -> Result<(), SendError> {
+        let Some(segment_bytes) = self.plan(outgoing) else { return self.send_cut(socket, outgoing, counters) };
+        match self.call(socket, outgoing.to, outgoing.pieces, segment_bytes, outgoing.class) {
+            Ok(()) => Ok(()),
+            Err(Refusal::WouldBlock) => Err(SendError::WouldBlock),
+            Err(Refusal::TooBig) => Err(SendError::TooBig { to: outgoing.to }),
+            Err(Refusal::Skip) => {
+                counters.skipped += 1;
+                Ok(())
+            }
+            Err(Refusal::Broken(error)) => Err(SendError::Failed(error)),
+            Err(Refusal::Offload) => {
+                // Older kernels say the same of datagrams that are too long. Only when single ones go through is it
+                // the cutting that they refuse.
+                let skipped = counters.skipped;
+                self.offload = false;
+                let sent = self.send_cut(socket, outgoing, counters);
+                self.offload = sent.is_err() || counters.skipped != skipped;
+                sent
+            }
+        }
+    }
+
+    /// As many from the front as one call takes; 0 when the first has to be looked at alone.
+    fn send_many(&mut self, socket: &OwnedFd, batch: &[Outgoing<'_>]) -> usize {
+        let mut count = 0;
+        let (offload, classes) = (self.offload, self.classes);
+        for ((outgoing, slot), header) in batch.iter().zip(self.slots.iter_mut()).zip(self.headers.iter_mut()) {
+            let Some(segment_bytes) = plan(offload, outgoing) else { break };
+            let (name, name_length) = RawAddress::from(outgoing.to);
+            slot.name = name;
+            let class = told_class(&classes, outgoing.class);
+            let control_length = slot.control.fill(segment_bytes, class, outgoing.to.is_ipv6());
+            header.msg_len = 0;
+            header.msg_hdr.msg_name = (&raw mut slot.name).cast();
+            header.msg_hdr.msg_namelen = name_length;
+            header.msg_hdr.msg_iov = outgoing.pieces.as_ptr().cast_mut().cast::<iovec>();
+            header.msg_hdr.msg_iovlen = outgoing.pieces.len() as _;
+            header.msg_hdr.msg_control = slot.control.as_mut_ptr();
+            header.msg_hdr.msg_controllen = control_length as _;
+            count += 1;
+        }
+        if count < 2 {
+            return 0;
+        }
+        // SAFETY: the first `count` headers point to slots of ours and to pieces of the batch, all of which live until
+        // the call returns; the kernel only reads the pieces, which are `iovec` in memory.
+        let sent = unsafe { libc::sendmmsg(socket.as_raw_fd(), self.headers.as_mut_ptr(), count, 0) };
+        usize::try_from(sent).unwrap_or(0)
+    }
+
+    /// Copies something that the kernel does not take in one go, and sends it in several.
+    #[cold]
+    fn send_cut(
+        &mut self,
+        socket: &OwnedFd,
+        outgoing: &Outgoing<'_>,
+        counters: &mut Counters,
+    ) -> Result<(), SendError> {
+        self.rest.bytes.clear();
+        outgoing.gather(&mut self.rest.bytes);
+        self.rest.sent = 0;
+        self.rest.to = outgoing.to;
+        self.rest.class = outgoing.class;
+        self.rest.segment_bytes =
+            if outgoing.segment_bytes == 0 { self.rest.bytes.len() } else { outgoing.segment_bytes };
+        let sent = self.send_rest(socket, counters);
+        if matches!(sent, Err(SendError::WouldBlock)) && self.rest.sent > 0 {
+            // It is taken: the rest goes before whatever is sent next.
+            return Ok(());
+        }
+        if sent.is_err() {
+            self.rest.bytes.clear();
+        }
+        sent
+    }
+
+    /// Sends what is left of the copy. Only when it would block is anything left of it afterwards.
+    #[cold]
+    fn send_rest(&mut self, socket: &OwnedFd, counters: &mut Counters) -> Result<(), SendError> {
+        // The copy is taken out so that the call can borrow the sender.
+        let mut rest = std::mem::take(&mut self.rest.bytes);
+        let size = self.rest.segment_bytes.max(1);
+        let mut result = Ok(());
+        while self.rest.sent < rest.len() {
+            let segments = if self.offload { (SEND_MAX_BYTES / size).clamp(1, SEGMENTS_MAX) } else { 1 };
+            let end = rest.len().min(self.rest.sent + segments * size);
+            let part = rest.get(self.rest.sent..end).unwrap_or(&[]);
+            let cut = if part.len() > size { size as u16 } else { 0 };
+            match self.call(socket, self.rest.to, &[Segment::from_slice(part)], cut, self.rest.class) {
+                Ok(()) => self.rest.sent = end,
+                Err(Refusal::Skip) => {
+                    counters.skipped += 1;
+                    self.rest.sent = end;
+                }
+                Err(Refusal::Offload) => self.offload = false,
+                Err(Refusal::WouldBlock) => {
+                    result = Err(SendError::WouldBlock);
+                    break;
+                }
+                Err(Refusal::TooBig) => {
+                    rest.clear();
+                    result = Err(SendError::TooBig { to: self.rest.to });
+                }
+                Err(Refusal::Broken(error)) => {
+                    rest.clear();
+                    result = Err(SendError::Failed(error));
+                }
+            }
+        }
+        self.rest.bytes = rest;
+        result
+    }
+
+    fn plan(&self, outgoing: &Outgoing<'_>) -> Option<u16> {
+        plan(self.offload, outgoing)
+    }
+
+    #[inline]
+    fn call(
+        &self,
+        socket: &OwnedFd,
+        to: SocketAddr,
+        pieces: &[Segment<'_>],
+        segment_bytes: u16,
+        class: u8,
+    ) -> Result<(), Refusal> {
+        let (mut name, name_length) = RawAddress::from(to);
+        let class = told_class(&self.classes, class);
+        let mut control = Control::new();
+        // SAFETY: a header of zeros has no addresses and no lengths, and is valid.
+        let mut header: msghdr = unsafe { std::mem::zeroed() };
+        header.msg_name = (&raw mut name).cast();
+        header.msg_namelen = name_length;
+        header.msg_iov = pieces.as_ptr().cast_mut().cast::<iovec>();
+        header.msg_iovlen = pieces.len() as _;
+        if segment_bytes != 0 || class.is_some() {
+            header.msg_controllen = control.fill(segment_bytes, class, to.is_ipv6()) as _;
+            header.msg_control = control.as_mut_ptr();
+        }
+        loop {
+            // SAFETY: the header points to a name, control messages and pieces that live until the call returns; the
+            // kernel only reads the pieces, which are `iovec` in memory.
+            if unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const header, 0) } >= 0 {
+                return Ok(());
+            }
+            let error = io::Error::last_os_error();
+            match error.raw_os_error() {
+                Some(libc::EINTR) => {}
+                code => return Err(Refusal::from(code.unwrap_or(0), error, segment_bytes != 0)),
+            }
+        }
+    }
+}
+
+/// The segment size that the kernel is told, 0 when there is nothing to cut; `None` when we have to cut.
+#[inline]
+fn plan(offload: bool, outgoing: &Outgoing<'_>) -> Option<u16> {
+    if outgoing.segment_bytes == 0 {
+        return (outgoing.pieces.len() <= PIECES_MAX).then_some(0);
+    }
+    let length = outgoing.length();
+    let fits = length <= SEND_MAX_BYTES
+        && length <= outgoing.segment_bytes.saturating_mul(SEGMENTS_MAX)
+        && outgoing.pieces.len() <= PIECES_MAX;
+    match fits {
+        true if length <= outgoing.segment_bytes => Some(0),
+        true if offload => u16::try_from(outgoing.segment_bytes).ok(),
+        _ => None,
+    }
+}
+
+/// The traffic class that has to be told with a message; `None` for the socket's own.
+#[inline]
+fn told_class(classes: &[u8; CLASSES], class: u8) -> Option<u8> {
+    let [own, ..] = *classes;
+    classes.get(usize::from(class)).copied().filter(|class| *class != own)
+}
+
+impl Refusal {
+    #[cold]
+    fn from(code: c_int, error: io::Error, cut: bool) -> Refusal {
+        match code {
+            libc::EAGAIN => Refusal::WouldBlock,
+            libc::EMSGSIZE => Refusal::TooBig,
+            libc::EINVAL | libc::EIO if cut => Refusal::Offload,
+            libc::EBADF | libc::ENOTSOCK | libc::EDESTADDRREQ | libc::EPIPE => Refusal::Broken(error),
+            // Everything else is about this destination, this moment or these bytes: ECONNREFUSED, EHOSTUNREACH,
+            // ENETUNREACH, EPERM (a filter), ENOBUFS (a full queue), EFAULT (memory that its user has unmapped).
+            _ => Refusal::Skip,
+        }
+    }
+}

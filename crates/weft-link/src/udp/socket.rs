@@ -1,0 +1,74 @@
+//! The socket and its options.
+
+use std::io;
+use std::mem::size_of_val;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use libc::{c_int, socklen_t};
+
+use super::address::RawAddress;
+
+/// A UDP socket that does not block, not yet bound.
+pub(crate) fn open(of_family: SocketAddr) -> io::Result<OwnedFd> {
+    let family = if of_family.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET };
+    // SAFETY: no memory is involved.
+    let fd = unsafe { libc::socket(family, libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC, 0) };
+    check(fd)?;
+    // SAFETY: the kernel has just given us this descriptor, and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+pub(crate) fn bind(socket: &OwnedFd, to: SocketAddr) -> io::Result<()> {
+    let (raw, length) = RawAddress::from(to);
+    // SAFETY: `raw` holds an address of `length` bytes.
+    check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const raw).cast(), length) })
+}
+
+pub(crate) fn connect(socket: &OwnedFd, to: SocketAddr) -> io::Result<()> {
+    let (raw, length) = RawAddress::from(to);
+    // SAFETY: `raw` holds an address of `length` bytes.
+    check(unsafe { libc::connect(socket.as_raw_fd(), (&raw const raw).cast(), length) })
+}
+
+/// What the socket is bound to.
+pub(crate) fn local(socket: &OwnedFd) -> io::Result<SocketAddr> {
+    let mut raw = RawAddress::new();
+    let mut length = RawAddress::ROOM;
+    // SAFETY: `raw` has room for `length` bytes.
+    check(unsafe { libc::getsockname(socket.as_raw_fd(), (&raw mut raw).cast(), &mut length) })?;
+    raw.get(length).ok_or_else(|| io::Error::from(io::ErrorKind::AddrNotAvailable))
+}
+
+pub(crate) fn set(socket: &OwnedFd, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
+    let length = size_of_val(&value) as socklen_t;
+    // SAFETY: `value` is as long as told.
+    check(unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const value).cast(), length) })
+}
+
+pub(crate) fn get(socket: &OwnedFd, level: c_int, name: c_int) -> io::Result<c_int> {
+    let mut value: c_int = 0;
+    let mut length = size_of_val(&value) as socklen_t;
+    // SAFETY: `value` has room for `length` bytes.
+    check(unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, (&raw mut value).cast(), &mut length) })?;
+    Ok(value)
+}
+
+/// Asks for buffers of these sizes: past the system's limit where we may, up to it otherwise.
+pub(crate) fn set_buffers(socket: &OwnedFd, receive_bytes: usize, send_bytes: usize) {
+    let wanted =
+        [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, receive_bytes), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, send_bytes)];
+    for (force, plain, bytes) in wanted {
+        // The kernel doubles the value.
+        let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX / 2).min(c_int::MAX / 2);
+        if set(socket, libc::SOL_SOCKET, force, bytes).is_err() {
+            // Smaller buffers than asked for only lose sooner.
+            let _ = set(socket, libc::SOL_SOCKET, plain, bytes);
+        }
+    }
+}
+
+/// The error of a call that gives a negative number for one.
+pub(crate) fn check(result: c_int) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

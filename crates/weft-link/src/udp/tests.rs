@@ -1,0 +1,225 @@
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
+
+use super::*;
+use crate::limits::{PIECES_MAX, ROUTES_MAX};
+use crate::segment::Segment;
+
+fn link(ipv6: bool) -> UdpLink {
+    link_with(ipv6, &Config::default())
+}
+
+fn link_with(ipv6: bool, config: &Config) -> UdpLink {
+    let ip = if ipv6 { Ipv6Addr::LOCALHOST.into() } else { Ipv4Addr::LOCALHOST.into() };
+    UdpLink::open(SocketAddr::new(ip, 0), config).unwrap()
+}
+
+/// Receives until `count` datagrams are there. On loopback a datagram is in the other's queue when the send returns.
+fn collect(link: &mut UdpLink, count: usize) -> Vec<Vec<u8>> {
+    let mut datagrams = Vec::new();
+    while datagrams.len() < count {
+        let got = link
+            .receive(&mut |incoming| {
+                assert!(!incoming.marked);
+                datagrams.extend(incoming.datagrams().map(|datagram| datagram.to_vec()));
+            })
+            .unwrap();
+        assert!(got > 0, "{} of {count} datagrams arrived", datagrams.len());
+    }
+    assert_eq!(link.receive(&mut |_| panic!("one too many")).unwrap(), 0);
+    datagrams
+}
+
+fn pattern(length: usize) -> Vec<u8> {
+    (0..length).map(|index| (index * 7 + index / 251) as u8).collect()
+}
+
+#[test]
+fn one_datagram_in_pieces() {
+    for ipv6 in [false, true] {
+        let (mut a, mut b) = (link(ipv6), link(ipv6));
+        let pieces = [Segment::from_slice(b"he"), Segment::from_slice(b""), Segment::from_slice(b"llo")];
+        let outgoing = Outgoing { to: b.local(), pieces: &pieces, segment_bytes: 0, class: 0 };
+        assert_eq!(a.send(&[outgoing]).unwrap(), 1);
+        let mut from = None;
+        let got = b
+            .receive(&mut |incoming| {
+                assert_eq!(incoming.bytes, b"hello");
+                assert_eq!(incoming.segment_bytes, 0);
+                from = Some(incoming.from);
+            })
+            .unwrap();
+        assert_eq!((got, from), (1, Some(a.local())));
+        assert_eq!(b.receive(&mut |_| panic!("nothing was sent")).unwrap(), 0);
+    }
+}
+
+#[test]
+fn the_kernel_cuts_and_joins() {
+    for (ipv6, offload) in [(false, true), (true, true), (false, false)] {
+        let config = Config { offload, ..Config::default() };
+        let (mut a, mut b) = (link_with(ipv6, &config), link_with(ipv6, &config));
+        let bytes = pattern(10 * 1400 + 17);
+        let (front, back) = bytes.split_at(1000);
+        let pieces = [Segment::from_slice(front), Segment::from_slice(back)];
+        let outgoing = Outgoing { to: b.local(), pieces: &pieces, segment_bytes: 1400, class: 0 };
+        assert_eq!(a.send(&[outgoing]).unwrap(), 1);
+        assert_eq!(a.offloads(), offload);
+        let expected: Vec<_> = bytes.chunks(1400).map(<[u8]>::to_vec).collect();
+        assert_eq!(collect(&mut b, 11), expected);
+    }
+}
+
+#[test]
+fn what_is_more_than_one_call_takes_is_cut_first() {
+    let (mut a, mut b) = (link(false), link(false));
+    // More bytes, more datagrams and more pieces than the kernel takes.
+    let bytes = pattern(200_000);
+    let whole = [Segment::from_slice(&bytes)];
+    let small: Vec<_> = bytes.iter().take(PIECES_MAX + 1).map(std::slice::from_ref).map(Segment::from_slice).collect();
+    let batch = [
+        Outgoing { to: b.local(), pieces: &whole, segment_bytes: 4096, class: 0 },
+        Outgoing { to: b.local(), pieces: &small, segment_bytes: 10, class: 0 },
+        Outgoing { to: b.local(), pieces: &small, segment_bytes: 0, class: 0 },
+    ];
+    assert_eq!(a.send(&batch).unwrap(), 3);
+    let mut expected: Vec<_> = bytes.chunks(4096).map(<[u8]>::to_vec).collect();
+    expected.extend(bytes[..=PIECES_MAX].chunks(10).map(<[u8]>::to_vec));
+    expected.push(bytes[..=PIECES_MAX].to_vec());
+    assert_eq!(collect(&mut b, expected.len()), expected);
+}
+
+#[test]
+fn a_batch_goes_to_several() {
+    let mut a = link(false);
+    let mut others: Vec<_> = (0..3).map(|_| link(false)).collect();
+    let bytes: Vec<_> = (0..100u8).map(|number| [number]).collect();
+    let pieces: Vec<_> = bytes.iter().map(|byte| [Segment::from_slice(byte)]).collect();
+    let batch: Vec<_> = pieces
+        .iter()
+        .enumerate()
+        .map(|(index, pieces)| Outgoing { to: others[index % 3].local(), pieces, segment_bytes: 0, class: 0 })
+        .collect();
+    assert_eq!(a.send(&batch).unwrap(), 100);
+    for (index, link) in others.iter_mut().enumerate() {
+        let expected: Vec<_> = (0..100u8).filter(|number| *number as usize % 3 == index).map(|n| vec![n]).collect();
+        assert_eq!(collect(link, expected.len()), expected);
+    }
+}
+
+#[test]
+fn too_big_names_the_destination_and_takes_what_is_before_it() {
+    for ipv6 in [false, true] {
+        let (mut a, mut b) = (link(ipv6), link(ipv6));
+        let bytes = pattern(70_000);
+        let small = [Segment::from_slice(b"small")];
+        let large = [Segment::from_slice(&bytes)];
+        let batch = [
+            Outgoing { to: b.local(), pieces: &small, segment_bytes: 0, class: 0 },
+            Outgoing { to: b.local(), pieces: &large, segment_bytes: 0, class: 0 },
+            Outgoing { to: b.local(), pieces: &small, segment_bytes: 0, class: 0 },
+        ];
+        assert_eq!(a.send(&batch).unwrap(), 1);
+        let to = b.local();
+        assert!(matches!(a.send(&batch[1..]), Err(SendError::TooBig { to: told }) if told == to));
+        assert_eq!(a.send(&batch[2..]).unwrap(), 1);
+        assert_eq!(collect(&mut b, 2), [b"small", b"small"]);
+        // A segment that is too long does not cost the link its offload.
+        let cut = Outgoing { to, pieces: &large, segment_bytes: 65_530, class: 0 };
+        assert!(matches!(a.send(&[cut]), Err(SendError::TooBig { .. })));
+        assert!(a.offloads());
+        assert_eq!(a.counters(), Counters::default());
+    }
+}
+
+#[test]
+fn unreachable_is_skipped_and_counted() {
+    let (mut a, mut b) = (link(false), link(false));
+    let pieces = [Segment::from_slice(b"x")];
+    let other_family: SocketAddr = "[::1]:9".parse().unwrap();
+    let no_port = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0);
+    let to = |to| Outgoing { to, pieces: &pieces, segment_bytes: 0, class: 0 };
+    assert_eq!(a.send(&[to(b.local()), to(other_family), to(no_port), to(b.local())]).unwrap(), 4);
+    assert_eq!(a.counters().skipped, 2);
+    assert_eq!(collect(&mut b, 2).len(), 2);
+    // Nobody listens there (any more): that is no error of the link, now or later.
+    let gone = link(false).local();
+    for _ in 0..3 {
+        assert_eq!(a.send(&[to(gone)]).unwrap(), 1);
+        assert_eq!(a.receive(&mut |_| panic!("nobody answers")).unwrap(), 0);
+    }
+}
+
+#[test]
+fn mtu_of_loopback() {
+    let mut v4 = link(false);
+    let (to, limit) = (v4.local(), 65_507);
+    assert_eq!((v4.mtu(to), v4.mtu(to)), (limit, limit));
+    assert!((1232..=limit).contains(&v4.mtu("[::1]:9".parse().unwrap())));
+    let mut v6 = link(true);
+    assert_eq!(v6.mtu(v6.local()), 65_536 - 48);
+    // What it says does fit.
+    for mut link in [v4, v6] {
+        let bytes = pattern(link.mtu(link.local()) as usize);
+        let pieces = [Segment::from_slice(&bytes)];
+        let outgoing = Outgoing { to: link.local(), pieces: &pieces, segment_bytes: 0, class: 0 };
+        assert_eq!(link.send(&[outgoing]).unwrap(), 1);
+        assert_eq!(collect(&mut link, 1), [bytes]);
+    }
+}
+
+#[test]
+fn few_routes_are_remembered() {
+    let mut link = link(false);
+    for host in 1..=3 * ROUTES_MAX as u8 {
+        let to = SocketAddr::new(Ipv4Addr::new(127, 0, 0, host).into(), 9);
+        assert_eq!(link.mtu(to), 65_507);
+    }
+    assert_eq!(link.mtu(SocketAddr::new(Ipv4Addr::new(127, 0, 0, 1).into(), 9)), 65_507);
+}
+
+#[test]
+fn marks_and_classes_are_carried() {
+    for ipv6 in [false, true] {
+        let config = Config { dscp: [0, 10, 46, 63], ..Config::default() };
+        let mut a = link_with(ipv6, &config);
+        let mut b = link(ipv6);
+        let pieces = [Segment::from_slice(b"x")];
+        let batch = [0, 1, 2, 3, 9].map(|class| Outgoing { to: b.local(), pieces: &pieces, segment_bytes: 0, class });
+        assert_eq!(a.send(&batch).unwrap(), 5);
+        assert_eq!(collect(&mut b, 5).len(), 5);
+
+        // A router would set CE; here a plain socket does.
+        let plain = socket::open(a.local()).unwrap();
+        let (level, name) =
+            if ipv6 { (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) } else { (libc::IPPROTO_IP, libc::IP_TOS) };
+        socket::set(&plain, level, name, 0b11).unwrap();
+        socket::connect(&plain, b.local()).unwrap();
+        UdpSocket::from(plain).send(b"marked").unwrap();
+        let mut marked = false;
+        assert_eq!(b.receive(&mut |incoming| marked = incoming.marked).unwrap(), 1);
+        assert!(marked);
+    }
+}
+
+#[test]
+fn any_bytes_of_any_length_arrive() {
+    let mut link = link(false);
+    let plain = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let lengths = [1, 0, 7, 1232, 9000, 65_507, 2, 0, 3];
+    for length in lengths {
+        plain.send_to(&pattern(length), link.local()).unwrap();
+    }
+    let mut seen = HashMap::new();
+    while link.receive(&mut |incoming| *seen.entry(incoming.bytes.len()).or_insert(0) += 1).unwrap() > 0 {}
+    assert_eq!(seen.get(&0), Some(&2));
+    assert_eq!(seen.values().sum::<usize>(), lengths.len());
+}
+
+#[test]
+fn a_link_goes_to_another_thread() {
+    fn is_send<T: Send>(_: &T) {}
+    let boxed: Box<dyn Link> = Box::new(link(false));
+    is_send(&boxed);
+    assert!(boxed.descriptor().is_some());
+}
