@@ -6,8 +6,12 @@
 //! limit that a link is compared with. Read [`link`] first.
 #![cfg(target_os = "linux")]
 
+pub mod bare;
+pub mod capture;
+pub mod fault;
 pub mod limits;
 pub mod link;
+pub mod loopback;
 mod segment;
 pub mod udp;
 

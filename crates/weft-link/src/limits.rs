@@ -18,6 +18,10 @@ pub const RECEIVE_BUFFER_BYTES: usize = 64 << 10;
 pub const ROUTES_MAX: usize = 64;
 /// Message classes.
 pub const CLASSES: usize = 4;
+/// Sends that wait for a link inside of the process.
+pub const INBOX_MAX: usize = 4096;
+/// Datagrams that a faulty link holds back in one direction.
+pub const HELD_MAX: usize = 4096;
 /// Bytes of IPv4 and UDP headers.
 pub const IPV4_HEADERS_BYTES: u32 = 20 + 8;
 /// Bytes of IPv6 and UDP headers.

@@ -26,11 +26,11 @@ pub trait Link: Send {
     /// in [`Counters::skipped`]. An error is about the first of the batch, of which nothing was sent.
     fn send(&mut self, batch: &[Outgoing<'_>]) -> Result<usize, SendError>;
 
-    /// Gives what has arrived to `sink`, one batch at most; gives how many calls it made, 0 when nothing has arrived.
+    /// Gives what has arrived to `sink`, one batch at most; gives how many calls it made. After
+    /// 0 there may still be something in a place that was not looked at this time: the next calls look there.
     fn receive(&mut self, sink: &mut dyn FnMut(Incoming<'_>)) -> io::Result<usize>;
 
-    /// Becomes readable when something arrives, and writable when a send would not block. `None` where only polling
-    /// finds out.
+    /// Is readable while something is there to receive; to sleep on, not to read. `None` where only polling finds out.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 
     /// What happened so far.

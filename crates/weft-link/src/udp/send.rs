@@ -1,6 +1,7 @@
 //! The sending half: one call for one datagram, one call for many, and what to do when the kernel refuses.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -11,6 +12,9 @@ use super::control::Control;
 use crate::limits::{CLASSES, PIECES_MAX, SEGMENTS_MAX, SEND_BATCH_MAX, SEND_MAX_BYTES};
 use crate::link::{Counters, Outgoing, SendError};
 use crate::segment::Segment;
+
+/// A datagram in pieces up to this length is copied together rather than told as pieces.
+const SHORT_BYTES: usize = 512;
 
 /// What sending remembers between calls.
 pub(super) struct Sender {
@@ -106,6 +110,19 @@ impl Sender {
             }
         }
         Ok(batch.len() - left.len())
+    }
+
+    /// One datagram by the shortest call, on a socket that is connected to its destination; false when it is not that
+    /// simple, and nothing was sent.
+    #[inline]
+    pub(super) fn send_connected(&self, socket: &OwnedFd, outgoing: &Outgoing<'_>) -> bool {
+        if self.plan(outgoing) != Some(0) || told_class(&self.classes, outgoing.class).is_some() || self.has_rest() {
+            return false;
+        }
+        let mut copy = [MaybeUninit::uninit(); SHORT_BYTES];
+        let Some(whole) = contiguous(outgoing.pieces, &mut copy) else { return false };
+        // SAFETY: `whole` can be read for its length while the pieces and the copy live.
+        unsafe { libc::send(socket.as_raw_fd(), whole.iov_base, whole.iov_len, 0) >= 0 }
     }
 
     /// One, by the plain call.
@@ -244,6 +261,19 @@ impl Sender {
     ) -> Result<(), Refusal> {
         let (mut name, name_length) = RawAddress::from(to);
         let class = told_class(&self.classes, class);
+        if segment_bytes == 0 && class.is_none() {
+            let mut copy = [MaybeUninit::uninit(); SHORT_BYTES];
+            if let Some(whole) = contiguous(pieces, &mut copy) {
+                return attempt(false, || {
+                    // SAFETY: `whole` can be read for its length while the pieces and the copy live, and the name is
+                    // as long as told.
+                    unsafe {
+                        let name = (&raw const name).cast();
+                        libc::sendto(socket.as_raw_fd(), whole.iov_base, whole.iov_len, 0, name, name_length)
+                    }
+                });
+            }
+        }
         let mut control = Control::new();
         // SAFETY: a header of zeros has no addresses and no lengths, and is valid.
         let mut header: msghdr = unsafe { std::mem::zeroed() };
@@ -255,19 +285,48 @@ impl Sender {
             header.msg_controllen = control.fill(segment_bytes, class, to.is_ipv6()) as _;
             header.msg_control = control.as_mut_ptr();
         }
-        loop {
+        attempt(segment_bytes != 0, || {
             // SAFETY: the header points to a name, control messages and pieces that live until the call returns; the
             // kernel only reads the pieces, which are `iovec` in memory.
-            if unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const header, 0) } >= 0 {
-                return Ok(());
-            }
-            let error = io::Error::last_os_error();
-            match error.raw_os_error() {
-                Some(libc::EINTR) => {}
-                code => return Err(Refusal::from(code.unwrap_or(0), error, segment_bytes != 0)),
-            }
+            unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const header, 0) }
+        })
+    }
+}
+
+/// Calls the kernel until no signal interrupts.
+#[inline]
+fn attempt(cut: bool, mut call: impl FnMut() -> isize) -> Result<(), Refusal> {
+    loop {
+        if call() >= 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        match error.raw_os_error() {
+            Some(libc::EINTR) => {}
+            code => return Err(Refusal::from(code.unwrap_or(0), error, cut)),
         }
     }
+}
+
+/// The pieces as one, copied when they are short: `sendto` costs about 140 ns less than `sendmsg`.
+#[inline]
+fn contiguous(pieces: &[Segment<'_>], copy: &mut [MaybeUninit<u8>; SHORT_BYTES]) -> Option<iovec> {
+    if let [one] = pieces {
+        return Some(one.as_iovec());
+    }
+    let to = copy.as_mut_ptr().cast::<u8>();
+    let mut length = 0;
+    for piece in pieces {
+        let raw = piece.as_iovec();
+        if raw.iov_len > SHORT_BYTES - length {
+            return None;
+        }
+        // SAFETY: a segment's memory is readable for its length while it lives, and what is left of the copy has room
+        // for it. Both are only touched as raw bytes.
+        unsafe { std::ptr::copy_nonoverlapping(raw.iov_base.cast::<u8>(), to.add(length), raw.iov_len) };
+        length += raw.iov_len;
+    }
+    Some(iovec { iov_base: to.cast(), iov_len: length })
 }
 
 /// The segment size that the kernel is told, 0 when there is nothing to cut; `None` when we have to cut.

@@ -31,6 +31,30 @@ pub(crate) fn connect(socket: &OwnedFd, to: SocketAddr) -> io::Result<()> {
     check(unsafe { libc::connect(socket.as_raw_fd(), (&raw const raw).cast(), length) })
 }
 
+/// Takes the peer away, and the address that its route gave the socket.
+pub(crate) fn disconnect(socket: &OwnedFd) -> io::Result<()> {
+    // SAFETY: zeros are a valid address, of no family (`AF_UNSPEC`).
+    let nobody: libc::sockaddr = unsafe { std::mem::zeroed() };
+    // SAFETY: the address is as long as told.
+    check(unsafe { libc::connect(socket.as_raw_fd(), &raw const nobody, size_of_val(&nobody) as socklen_t) })
+}
+
+/// A descriptor that is readable while one of the sockets added to it is.
+pub(crate) fn watcher() -> io::Result<OwnedFd> {
+    // SAFETY: no memory is involved.
+    let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+    check(fd)?;
+    // SAFETY: the kernel has just given us this descriptor, and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Adds a socket to a [`watcher`].
+pub(crate) fn watch(watcher: &OwnedFd, socket: &OwnedFd) -> io::Result<()> {
+    let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+    // SAFETY: the event is read during the call only.
+    check(unsafe { libc::epoll_ctl(watcher.as_raw_fd(), libc::EPOLL_CTL_ADD, socket.as_raw_fd(), &raw mut event) })
+}
+
 /// What the socket is bound to.
 pub(crate) fn local(socket: &OwnedFd) -> io::Result<SocketAddr> {
     let mut raw = RawAddress::new();

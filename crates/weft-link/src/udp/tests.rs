@@ -195,10 +195,19 @@ fn marks_and_classes_are_carried() {
             if ipv6 { (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) } else { (libc::IPPROTO_IP, libc::IP_TOS) };
         socket::set(&plain, level, name, 0b11).unwrap();
         socket::connect(&plain, b.local()).unwrap();
-        UdpSocket::from(plain).send(b"marked").unwrap();
-        let mut marked = false;
-        assert_eq!(b.receive(&mut |incoming| marked = incoming.marked).unwrap(), 1);
-        assert!(marked);
+        let plain = UdpSocket::from(plain);
+        // Of lone, small datagrams some are asked about; once one was marked, and among large ones, all are.
+        let mut marks = 0;
+        let mut receive = |bytes: &[u8]| {
+            plain.send(bytes).unwrap();
+            assert_eq!(b.receive(&mut |incoming| marks += usize::from(incoming.marked)).unwrap(), 1);
+            assert_eq!(b.receive(&mut |_| panic!("one was sent")).unwrap(), 0);
+            marks
+        };
+        let small = (0..20).map(|_| receive(b"small")).last().unwrap();
+        assert!((1..20).contains(&small));
+        assert_eq!(receive(b"small"), small + 1);
+        assert_eq!(receive(&[7; 4000]), small + 2);
     }
 }
 
@@ -214,6 +223,62 @@ fn any_bytes_of_any_length_arrive() {
     while link.receive(&mut |incoming| *seen.entry(incoming.bytes.len()).or_insert(0) += 1).unwrap() > 0 {}
     assert_eq!(seen.get(&0), Some(&2));
     assert_eq!(seen.values().sum::<usize>(), lengths.len());
+}
+
+#[test]
+fn a_favourite_is_found_used_and_changed() {
+    for ipv6 in [false, true] {
+        let (mut a, mut b, mut c) = (link(ipv6), link(ipv6), link(ipv6));
+        let to_a = a.local();
+        let ping = |from: &mut UdpLink, to: SocketAddr, bytes: &[u8]| {
+            let (head, tail) = bytes.split_at(bytes.len() / 2);
+            let pieces = [Segment::from_slice(head), Segment::from_slice(tail)];
+            assert_eq!(from.send(&[Outgoing { to, pieces: &pieces, segment_bytes: 0, class: 0 }]).unwrap(), 1);
+        };
+        let readable = |link: &UdpLink| {
+            let fd = std::os::fd::AsRawFd::as_raw_fd(&link.descriptor().unwrap());
+            let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+            // SAFETY: one entry, as told.
+            unsafe { libc::poll(&raw mut poll, 1, 0) == 1 }
+        };
+        for peer in [0, 1, 0] {
+            let (peer, other) = if peer == 0 { (&mut b, &mut c) } else { (&mut c, &mut b) };
+            for round in 0..200u8 {
+                ping(&mut a, peer.local(), &[round; 40]);
+                assert_eq!(drain(peer), [(to_a, vec![round; 40])]);
+                // Both the favourite and everybody else are heard, also by a sleeper.
+                assert!(!readable(&a));
+                ping(peer, to_a, b"favourite");
+                assert!(readable(&a));
+                assert_eq!(drain(&mut a), [(peer.local(), b"favourite".to_vec())]);
+                ping(other, to_a, b"other");
+                assert!(readable(&a));
+                assert_eq!(drain(&mut a), [(other.local(), b"other".to_vec())]);
+            }
+            assert!(a.favourite.socket_to(peer.local()).is_some());
+        }
+        // The port is not shared with anybody.
+        assert!(UdpLink::open(to_a, &Config::default()).is_err());
+        // A favourite that has gone is no error.
+        let gone = b.local();
+        drop(b);
+        for _ in 0..5 {
+            ping(&mut a, gone, b"anybody?");
+            assert_eq!(drain(&mut a), []);
+        }
+        assert!(a.counters().reported > 0);
+        ping(&mut a, c.local(), b"still there");
+        assert_eq!(drain(&mut c).len(), 1);
+    }
+}
+
+/// All that is there, on whichever socket.
+fn drain(link: &mut UdpLink) -> Vec<(SocketAddr, Vec<u8>)> {
+    let mut all = Vec::new();
+    for _ in 0..8 {
+        link.receive(&mut |incoming| all.push((incoming.from, incoming.bytes.to_vec()))).unwrap();
+    }
+    all
 }
 
 #[test]
