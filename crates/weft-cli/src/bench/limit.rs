@@ -3,9 +3,11 @@
 //! Latency is one datagram back and forth between two processes that spin. Bandwidth and rate are one way, with
 //! segmentation offload, and count what arrives: nothing is acknowledged and nothing is sent again.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
+
+use weft_link::bare;
 
 use super::job::{Fault, Job, Measurement, Spread, Test};
 use super::net::{Column, ColumnKind, Contender, RUN_MAX};
@@ -14,6 +16,8 @@ use super::place::Place;
 
 /// The longest payload of a UDP datagram over IPv4.
 const DATAGRAM_MAX_BYTES: usize = 65_507;
+/// The longest payload of a UDP datagram over IPv4 and an MTU of 1500.
+const SEGMENT_MAX_BYTES: usize = 1472;
 /// A ping that is not answered for so long is lost.
 const LOST_AFTER: Duration = Duration::from_secs(1);
 /// Spins between two looks at the clock or at the parent.
@@ -35,7 +39,8 @@ impl Contender for BareUdp {
             let long = job.bytes > DATAGRAM_MAX_BYTES;
             return long.then(|| format!("latency only up to {DATAGRAM_MAX_BYTES} bytes, one datagram"));
         }
-        Some("the stream with segmentation offload is not built yet".to_string())
+        let short = job.bytes < bare::SIZE_MIN_BYTES;
+        short.then(|| format!("streams only from {} bytes", bare::SIZE_MIN_BYTES))
     }
 
     fn run(&self, job: &Job, place: &Place) -> Result<Measurement, Fault> {
@@ -45,9 +50,13 @@ impl Contender for BareUdp {
 }
 
 /// Binds, meets the other side and connects to it.
-fn connected(task: &Task, meeting: &mut Meeting<'_>) -> Result<UdpSocket, String> {
+fn connected(
+    task: &Task,
+    meeting: &mut Meeting<'_>,
+    bind: impl Fn(SocketAddr) -> io::Result<UdpSocket>,
+) -> Result<UdpSocket, String> {
     let connect = |meeting: &mut Meeting<'_>| {
-        let socket = UdpSocket::bind(SocketAddr::new(task.local, 0)).map_err(told)?;
+        let socket = bind(SocketAddr::new(task.local, 0)).map_err(told)?;
         let other = meeting.exchange(&socket.local_addr().map_err(told)?.to_string())?;
         let other: SocketAddr = other.parse().map_err(|_| format!("`{other}` is no address"))?;
         socket.connect(other).map_err(told)?;
@@ -57,13 +66,13 @@ fn connected(task: &Task, meeting: &mut Meeting<'_>) -> Result<UdpSocket, String
     connect(meeting).map_err(|error: String| format!("bare UDP: {error}"))
 }
 
-fn told(error: std::io::Error) -> String {
+fn told(error: io::Error) -> String {
     error.to_string()
 }
 
 /// Answers every datagram until the other side is done.
 pub(crate) fn ping_pong_server(task: &Task, meeting: &mut Meeting<'_>) -> Result<Option<Measurement>, String> {
-    let socket = connected(task, meeting)?;
+    let socket = connected(task, meeting, UdpSocket::bind)?;
     let mut buffer = vec![0; task.job.bytes.max(1)];
     while let Some(length) = receive(&socket, &mut buffer, |_| meeting.over())? {
         socket.send(buffer.get(..length).unwrap_or(&[])).map_err(told)?;
@@ -74,7 +83,7 @@ pub(crate) fn ping_pong_server(task: &Task, meeting: &mut Meeting<'_>) -> Result
 /// Sends a datagram, waits for it to come back, and so on.
 pub(crate) fn ping_pong_client(task: &Task, meeting: &mut Meeting<'_>) -> Result<Option<Measurement>, String> {
     let Job { bytes, iterations, warm_up, operation, .. } = task.job;
-    let socket = connected(task, meeting)?;
+    let socket = connected(task, meeting, UdpSocket::bind)?;
     let mut buffer = vec![0; bytes.max(1)];
     let message = vec![0x5a; bytes];
     let mut once = || {
@@ -120,11 +129,28 @@ fn receive(socket: &UdpSocket, buffer: &mut [u8], enough: impl Fn(&Instant) -> b
 }
 
 /// Counts what arrives of the stream, and measures.
-pub(crate) fn stream_server(_task: &Task, _meeting: &mut Meeting<'_>) -> Result<Option<Measurement>, String> {
-    Err("the stream with segmentation offload is not built yet".to_string())
+pub(crate) fn stream_server(task: &Task, meeting: &mut Meeting<'_>) -> Result<Option<Measurement>, String> {
+    let Job { bytes, test, .. } = task.job;
+    let socket = connected(task, meeting, |local| bare::socket(local, true))?;
+    let moved = bare::stream_receiver(&socket, segment_bytes(bytes)).map_err(told)?;
+    let messages = moved.bytes / bytes.max(1) as u64;
+    let elapsed_us = moved.elapsed.as_nanos() as f64 / 1000.0;
+    if messages == 0 || elapsed_us <= 0.0 {
+        return Err("bare UDP: nothing of the stream arrived".to_string());
+    }
+    let figure = test.figure(bytes, elapsed_us / messages as f64);
+    Ok(Some(Measurement { figure, iterations: messages, elapsed_us, spread: None }))
 }
 
 /// Sends the stream.
-pub(crate) fn stream_client(_task: &Task, _meeting: &mut Meeting<'_>) -> Result<Option<Measurement>, String> {
-    Err("the stream with segmentation offload is not built yet".to_string())
+pub(crate) fn stream_client(task: &Task, meeting: &mut Meeting<'_>) -> Result<Option<Measurement>, String> {
+    let socket = connected(task, meeting, |local| bare::socket(local, false))?;
+    let span = Duration::from_micros(task.job.span_us);
+    bare::stream_sender(&socket, segment_bytes(task.job.bytes), span).map_err(told)?;
+    Ok(None)
+}
+
+/// A message is cut into datagrams that fit an Ethernet, as a protocol would; a short one is a datagram.
+fn segment_bytes(message_bytes: usize) -> usize {
+    message_bytes.min(SEGMENT_MAX_BYTES)
 }

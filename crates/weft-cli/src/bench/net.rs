@@ -199,9 +199,11 @@ fn measure(options: &Options, place: &Place) -> Result<Report, Failure> {
     contenders.extend(peers);
     contenders.push(Box::new(BareUdp { test: options.test }));
     let mut rows = Vec::new();
+    let mut neighbours = Neighbours::default();
     for &bytes in &options.sizes {
-        rows.push(row(options, place, &contenders, bytes, &mut notes)?);
+        rows.push(row(options, place, &contenders, bytes, &mut neighbours, &mut notes)?);
     }
+    notes.extend(neighbours.warning());
     Ok(Report {
         test: options.test,
         operation: options.operation,
@@ -219,6 +221,7 @@ fn row(
     place: &Place,
     contenders: &[Box<dyn Contender>],
     bytes: usize,
+    neighbours: &mut Neighbours,
     notes: &mut Vec<String>,
 ) -> Result<Row, Failure> {
     let mut entries = Vec::new();
@@ -234,6 +237,7 @@ fn row(
     for round in 1..=options.rounds {
         for entry in entries.iter_mut().filter(|entry| !entry.cell.given_up) {
             tell_progress(options, bytes, &format!("round {round} of {}", options.rounds), entry);
+            neighbours.look();
             let job = options.job(bytes, entry.iterations);
             if let Some(found) = entry.run(&job, place, notes)? {
                 entry.cell.measurements.push(found);
@@ -305,6 +309,34 @@ impl Entry<'_> {
     }
 }
 
+/// Whether others have the processors. A message waits for milliseconds when the one that it is for does not run, and the
+/// contenders that sleep and those that spin do not suffer alike.
+#[derive(Default)]
+struct Neighbours {
+    looks: usize,
+    seen: usize,
+}
+
+impl Neighbours {
+    /// Looks between two runs, when nobody but this thread should be running.
+    fn look(&mut self) {
+        let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+        self.looks += 1;
+        self.seen += usize::from(running(&text).is_some_and(|running| running > 1));
+    }
+
+    fn warning(&self) -> Option<String> {
+        let Neighbours { looks, seen } = self;
+        let many = seen * 4 > *looks;
+        many.then(|| format!("others were running before {seen} of {looks} runs: these figures mean little"))
+    }
+}
+
+/// How many threads run, of a text such as `2.35 2.98 2.05 2/87 8385`.
+fn running(loadavg: &str) -> Option<u32> {
+    loadavg.split_whitespace().nth(3)?.split('/').next()?.parse().ok()
+}
+
 fn tell_progress(options: &Options, bytes: usize, stage: &str, entry: &Entry<'_>) {
     let mut terminal = std::io::stderr();
     if terminal.is_terminal() {
@@ -324,6 +356,14 @@ impl Column {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn busy_neighbours_are_told_of() {
+        assert_eq!(running("2.35 2.98 2.05 12/87 8385\n"), Some(12));
+        assert_eq!(running("2.35 2.98"), None);
+        assert_eq!(Neighbours { looks: 8, seen: 2 }.warning(), None);
+        assert!(Neighbours { looks: 8, seen: 3 }.warning().unwrap().contains("before 3 of 8 runs"));
+    }
 
     #[test]
     fn options_are_read() {
