@@ -35,6 +35,7 @@ const ITERATIONS_MIN: u64 = 20;
 const ITERATIONS_MAX: u64 = 20_000_000;
 /// A round that follows a disturbed one has at least this part of the iterations.
 const DISTURBED_PART: u64 = 10;
+const SETTLE: Duration = Duration::from_millis(2);
 /// Of a round, this part more is done beforehand by contenders that can.
 const WARM_UP_PART: u64 = 10;
 
@@ -320,6 +321,8 @@ struct Neighbours {
 impl Neighbours {
     /// Looks between two runs, when nobody but this thread should be running.
     fn look(&mut self) {
+        // The threads that read the last run's output end in a moment.
+        std::thread::sleep(SETTLE);
         let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
         self.looks += 1;
         self.seen += usize::from(running(&text).is_some_and(|running| running > 1));
