@@ -7,6 +7,7 @@ use crate::address::Address;
 use crate::atomic::AtomicClass;
 use crate::command::{Command, CommandFlags, EndpointId, Level, Operation, PostError};
 use crate::event::{Completion, CompletionKind, CounterId, Failure, QueueId};
+use crate::hash::Peer;
 use crate::limits::{ATOMIC_MAX_BYTES, LIFE_PSN_MAX, PROBE_LINGER_US, WINDOW_MAX};
 use crate::memory::{LocalKey, Memory};
 use crate::packet::{SESSION_BYTES, TRAILER_BYTES, TRANSPORT_BYTES};
@@ -158,22 +159,25 @@ impl<M: Memory> Engine<M> {
 
     /// The tracker of a target, made when there is none.
     fn tracker_for(&mut self, now: Time, to: Address, command: &Command) -> u32 {
-        if let Some(&index) = self.tracker_of.get(&to.socket) {
+        if let Some(&index) = self.tracker_of.get(&Peer(to.socket)) {
             return index;
         }
         let mtu = self.addresses.mtu(command.peer).unwrap_or(self.config.mtu_bytes);
         let mtu = mtu.clamp(crate::limits::MTU_MIN_BYTES, crate::limits::MTU_MAX_BYTES);
-        let known = self.known.get(&to.socket).copied();
+        let known = self.known.get(&Peer(to.socket)).copied();
         let congestion =
             known.map_or_else(|| Congestion::new(mtu, self.config.window_max_bytes), |k| k.congestion.resume());
-        let mut tracker = Tracker::new(to.socket, mtu, self.psn, congestion, now);
+        let mut tracker = match self.spare_trackers.pop() {
+            Some(spare) => spare.renew(to.socket, mtu, self.psn, congestion, now),
+            None => Tracker::new(to.socket, mtu, self.psn, congestion, now),
+        };
         // P-7.13: a ticket is good for half of the number space.
         if let Some(known) = known.filter(|known| self.psn - known.ticket_psn < LIFE_ENDS) {
             tracker.ticket = known.ticket;
             tracker.ticket_psn = known.ticket_psn;
         }
         let index = self.trackers.insert(tracker);
-        self.tracker_of.insert(to.socket, index);
+        self.tracker_of.insert(Peer(to.socket), index);
         index
     }
 
@@ -194,21 +198,23 @@ impl<M: Memory> Engine<M> {
             return;
         }
         let Some(tracker) = self.trackers.remove(index) else { return };
-        self.tracker_of.remove(&tracker.peer);
+        self.tracker_of.remove(&Peer(tracker.peer));
         self.psn = self.psn.max(tracker.next());
         if tracker.ready {
             self.ready.retain(|ready| *ready != index);
         }
         if tracker.ticket != 0 {
-            self.remember(
-                tracker.peer,
-                Known { ticket: tracker.ticket, ticket_psn: tracker.ticket_psn, congestion: tracker.congestion },
-            );
+            let known =
+                Known { ticket: tracker.ticket, ticket_psn: tracker.ticket_psn, congestion: tracker.congestion };
+            self.remember(tracker.peer, known);
+        }
+        if self.spare_trackers.len() < SPARE_TRACKERS_MAX {
+            self.spare_trackers.push(tracker);
         }
     }
 
     fn remember(&mut self, peer: core::net::SocketAddr, known: Known) {
-        if self.known.len() >= self.config.tickets_max && !self.known.contains_key(&peer) {
+        if self.known.len() >= self.config.tickets_max && !self.known.contains_key(&Peer(peer)) {
             // Any one may go: it costs that peer's next message a round trip.
             let victim = self.known.keys().next().copied();
             if let Some(victim) = victim {
@@ -216,7 +222,7 @@ impl<M: Memory> Engine<M> {
             }
         }
         if self.config.tickets_max > 0 {
-            self.known.insert(peer, known);
+            self.known.insert(Peer(peer), known);
         }
     }
 
@@ -363,6 +369,8 @@ impl<M: Memory> Engine<M> {
     }
 }
 
+/// Trackers that are kept for the next targets: a ping-pong frees and makes one for every message.
+const SPARE_TRACKERS_MAX: usize = 4;
 /// Psns of one life, less room for what is in flight.
 const LIFE_ENDS: u64 = LIFE_PSN_MAX as u64 - 4 * WINDOW_MAX as u64;
 /// Headers of a datagram with immediate data.

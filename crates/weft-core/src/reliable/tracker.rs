@@ -142,6 +142,27 @@ impl Tracker {
         }
     }
 
+    /// The same memory for another target. What it allocated stays.
+    pub(crate) fn renew(mut self, peer: SocketAddr, mtu: u32, base: u64, congestion: Congestion, now: Time) -> Tracker {
+        self.sent.clear();
+        self.queue.clear();
+        self.started.clear();
+        self.reissue.clear();
+        // One stream is the usual: its list is kept for whoever is next.
+        self.streams.truncate(1);
+        let mut next = Tracker::new(peer, mtu, base, congestion, now);
+        next.sent = self.sent;
+        next.queue = self.queue;
+        next.started = self.started;
+        next.reissue = self.reissue;
+        next.streams = self.streams;
+        for stream in &mut next.streams {
+            stream.unsettled.clear();
+            (stream.source, stream.destination) = (0, 0);
+        }
+        next
+    }
+
     /// The psn to use next.
     pub(crate) fn next(&self) -> u64 {
         self.base + self.sent.len() as u64
@@ -243,8 +264,15 @@ impl Tracker {
 
     /// Adds a message to its stream.
     pub(crate) fn join_stream(&mut self, source: u32, destination: u32, number: u32) {
-        match self.streams.iter_mut().find(|s| s.source == source && s.destination == destination) {
-            Some(stream) => stream.unsettled.push_back(number),
+        let same = |stream: &Outgoing| stream.source == source && stream.destination == destination;
+        let at = self.streams.iter().position(same);
+        // An empty one may serve another stream: its list is allocated already.
+        let at = at.or_else(|| self.streams.iter().position(|stream| stream.unsettled.is_empty()));
+        match at.and_then(|at| self.streams.get_mut(at)) {
+            Some(stream) => {
+                (stream.source, stream.destination) = (source, destination);
+                stream.unsettled.push_back(number);
+            }
             None => {
                 let unsettled = VecDeque::from([number]);
                 self.streams.push(Outgoing { source, destination, unsettled });
@@ -263,9 +291,6 @@ impl Tracker {
         } else if let Ok(found) = stream.unsettled.binary_search_by(|other| order(*other, number)) {
             stream.unsettled.remove(found);
         }
-        if stream.unsettled.is_empty() && self.streams.len() > 16 {
-            self.streams.swap_remove(at);
-        }
     }
 
     /// The distance to the latest earlier message of the stream that is unsettled (P-6.4); 0: none. `None`: too far to be
@@ -273,9 +298,18 @@ impl Tracker {
     pub(crate) fn after(&self, source: u32, destination: u32, number: u32) -> Option<u16> {
         let stream = self.streams.iter().find(|s| s.source == source && s.destination == destination);
         let Some(stream) = stream else { return Some(0) };
+        // Most are sent in order, so the last two settle it.
+        let mut latest = stream.unsettled.iter().rev();
+        if latest.next() == Some(&number) {
+            let Some(earlier) = latest.next() else { return Some(0) };
+            return distance(number, *earlier);
+        }
+        if stream.unsettled.front() == Some(&number) {
+            return Some(0);
+        }
         let at = stream.unsettled.partition_point(|other| order(*other, number).is_lt());
         let Some(earlier) = at.checked_sub(1).and_then(|at| stream.unsettled.get(at)) else { return Some(0) };
-        u16::try_from(number.wrapping_sub(*earlier)).ok().filter(|distance| *distance != crate::packet::UNORDERED)
+        distance(number, *earlier)
     }
 
     /// Bytes of sequence state.
@@ -287,6 +321,11 @@ impl Tracker {
             + self.reissue.capacity() * size_of::<Reissue>()
             + streams
     }
+}
+
+/// The distance as it travels, if it can.
+fn distance(number: u32, earlier: u32) -> Option<u16> {
+    u16::try_from(number.wrapping_sub(earlier)).ok().filter(|distance| *distance != crate::packet::UNORDERED)
 }
 
 /// Order of message numbers that wrap.
