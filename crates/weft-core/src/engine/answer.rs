@@ -9,6 +9,7 @@ use weft_wire::transaction::{Segment, Transaction};
 
 use super::message::write_local;
 use super::{Arrived, Engine};
+use crate::command::Operation;
 use crate::event::Failure;
 use crate::limits::{KEEP_ALIVE_US, RNR_WAIT_MAX_US, RNR_WAIT_US, WINDOW_MIN};
 use crate::memory::Memory;
@@ -370,7 +371,8 @@ impl<M: Memory> Engine<M> {
                 // Begun messages would be put together from two lives.
                 Status::Synchronise => entry.accepted || entry.phase == Phase::AwaitDone,
                 // Memory and marks of the target are gone: nobody knows what was done.
-                _ => entry.phase != Phase::Queued,
+                // Fetching has no effect there, and its key tells whether the message is of this start.
+                _ => entry.phase != Phase::Queued && entry.command.operation != Operation::Pull,
             })
             .map(|(handle, _)| handle)
             .collect();

@@ -830,7 +830,8 @@ impl<M: Memory> Engine<M> {
     pub(super) fn pull_ended(&mut self, now: Time, index: u32, result: Result<(), Failure>) {
         let Some(pull) = self.pulls.remove(index) else { return };
         let taken = if result.is_ok() { u64::from(pull.envelope.length) } else { 0 };
-        if !matches!(result, Err(Failure::OutcomeUnknown | Failure::AccessRefused)) {
+        // Who waits for it must hear of the end, unless he has forgotten the message himself.
+        if !matches!(result, Err(Failure::AccessRefused)) {
             let number = self.endpoint_number(pull.envelope.endpoint).unwrap_or(0);
             self.send_done(now, &pull.envelope, number, pull.key, taken);
         }

@@ -124,6 +124,8 @@ impl Oracle {
             Failure::Cancelled => record.cancelled,
             Failure::OutcomeUnknown => self.may_give_up,
             Failure::AccessRefused => mistaken || self.restarts,
+            // The target stopped fetching the message.
+            Failure::Aborted if self.may_give_up => matches!(record.operation.what, What::Send { .. }),
             Failure::LengthError | Failure::Aborted => {
                 self.short_receives && matches!(record.operation.what, What::Send { .. })
             }

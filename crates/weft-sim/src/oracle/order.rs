@@ -91,7 +91,7 @@ impl Oracle {
                 let Some(before) = earlier.deliveries.first() else { continue };
                 let Some(other) = self.records.get(before.receive as usize) else { continue };
                 let same = before.receive == delivery.receive;
-                if other.order > taker.order || (same && before.offset >= delivery.offset) {
+                if other.order > taker.order || (same && before.offset > delivery.offset) {
                     let judge = Judge { at: now, node: taker.start.0, operation: later.operation.id };
                     let text = format!(
                         "it overtook operation {} of its stream: receive {} took it, receive {} the earlier one",
