@@ -346,7 +346,7 @@ impl<M: Memory> Engine<M> {
         match self.life_of_ticket(arrived.now, &request, None) {
             Ok(life) => {
                 if let Some(life) = life.and_then(|index| self.lives.get_mut(index)) {
-                    life.raise_base(request.psn.wrapping_sub(u32::from(reliability.span)));
+                    life.probed(request.psn.wrapping_sub(u32::from(reliability.span)), request.psn);
                     life.last = arrived.now;
                 }
                 self.lives_due = self.lives_due.min(arrived.now.plus_micros(ORDER_HOLD_US));
@@ -450,13 +450,18 @@ impl<M: Memory> Engine<M> {
         }
     }
 
-    /// A message that is refused for good does not hold up those behind it (P-6.4).
+    /// A message that is refused for good: it does not hold up those behind it (P-6.4), and its other packets share its fate.
     pub(super) fn refused_send(&mut self, input: &RequestIn<'_>, status: Status) -> Verdict {
         let command = &input.decoded.command;
+        let request = &input.request;
         if matches!(command.kind(), Kind::Send | Kind::TaggedSend | Kind::ReadyToSend)
             && let Some(life) = self.lives.get_mut(input.life)
         {
-            life.passed(input.request.source, input.request.destination, command.message() as u32);
+            let number = command.message() as u32;
+            life.passed(request.source, request.destination, number, input.reliability.after);
+            if command.kind() != Kind::ReadyToSend && (input.payload.len() as u64) < command.length() {
+                life.refuse_message(request.source, number, status, request.psn);
+            }
         }
         Verdict::Refused(status)
     }

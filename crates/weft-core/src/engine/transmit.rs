@@ -15,8 +15,8 @@ use crate::event::Failure;
 use crate::limits::{ACK_EVERY, BUNDLE_MAX_BYTES, PIO_MAX_BYTES, SEGMENTS_MAX, TRANSMIT_MAX_BYTES};
 use crate::memory::{Access, Fault, LocalKey, Memory};
 use crate::packet::{
-    ENTRY_LENGTH_BYTES, HEADERS_MAX_BYTES, Reliability, SESSION_BYTES, SessionHeader, Status, TRAILER_BYTES, between,
-    whole,
+    ENTRY_LENGTH_BYTES, HEADERS_MAX_BYTES, Reliability, SESSION_BYTES, SessionHeader, Status, TRAILER_BYTES, UNORDERED,
+    between, whole,
 };
 use crate::reliable::entry::{Entry, Phase};
 use crate::reliable::life::Request;
@@ -471,6 +471,7 @@ impl<M: Memory> Engine<M> {
         }
         let after = match entry.ordered {
             true => tracker.after(entry.source, entry.to.endpoint, entry.number).unwrap_or(0),
+            false if entry.is_send() => UNORDERED,
             false => 0,
         };
         let reliability = Reliability {
