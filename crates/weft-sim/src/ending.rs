@@ -127,7 +127,7 @@ impl World<'_> {
         while let Some(last) = self.agenda.last_arrival() {
             self.run_until(last)?;
         }
-        self.run_until(self.now + RETAIN_US * MICRO * 5 / 4 + 2 * SECOND)?;
+        self.run_until(self.now + RETAIN_US * MICRO * 3 / 2 + 10 * SECOND)?;
         self.oracle.closing = true;
         for node in 0..self.nodes.len() {
             let pending: Vec<u32> = self

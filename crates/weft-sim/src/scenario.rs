@@ -211,8 +211,7 @@ fn node(random: &mut Random, weather: Weather, eager: u64) -> NodeSpec {
     NodeSpec {
         reliable: random.between(1, 2) as usize,
         queue,
-        // Finding 9: sends can take all places of a small one, and nothing more is received.
-        one_queue: queue >= 64 && random.once_in(2),
+        one_queue: random.once_in(2),
         poll_every: random.pick(&[0, 0, 20 * MICRO, 300 * MICRO, 4 * MILLI]),
         rate,
         clock: random.below(1 << 50),

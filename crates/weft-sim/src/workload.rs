@@ -7,8 +7,6 @@ use crate::network::MICRO;
 use crate::random::{MILLION, Random};
 use crate::scenario::Place;
 
-/// Some messages ask for no order.
-const UNORDERED: bool = false;
 /// Cells in each node for atomics.
 pub const CELLS: u64 = 4;
 /// Bytes that nobody may write between two ranges that are written.
@@ -278,8 +276,7 @@ impl Maker<'_> {
             immediate: random.once_in(2),
             fence: random.once_in(10),
             silent: random.once_in(6),
-            // Finding 6: the protocol cannot keep the others in order beside it.
-            unordered: random.once_in(12) && UNORDERED,
+            unordered: random.once_in(12),
         }
     }
 

@@ -371,8 +371,12 @@ impl<M: Memory> Engine<M> {
                 // Begun messages would be put together from two lives.
                 Status::Synchronise => entry.accepted || entry.phase == Phase::AwaitDone,
                 // Memory and marks of the target are gone: nobody knows what was done.
-                // Fetching has no effect there, and its key tells whether the message is of this start.
-                _ => entry.phase != Phase::Queued && entry.command.operation != Operation::Pull,
+                // Fetching has no effect there, nor has the end of it if it comes twice; the key tells whether the
+                // message is of this start.
+                _ => {
+                    let repeatable = matches!(entry.command.operation, Operation::Pull | Operation::Done);
+                    entry.phase != Phase::Queued && !repeatable
+                }
             })
             .map(|(handle, _)| handle)
             .collect();
