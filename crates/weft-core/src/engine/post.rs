@@ -30,7 +30,8 @@ impl<M: Memory> Engine<M> {
         self.check_operation(command)?;
         self.check_local(command.local, command.offset, u64::from(command.length))?;
         // Some entries stay free for what the engine sends itself: the target's side must not starve.
-        if !self.entries.has_room(1 + self.config.commands_max / 8) {
+        // Fetching a message takes two of them.
+        if !self.entries.has_room(1 + (self.config.commands_max / 8).max(2)) {
             return Err(PostError::QueueFull);
         }
         let injected = command.level == Level::Injected && !command.has(CommandFlags::SILENT);

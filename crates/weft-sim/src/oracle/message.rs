@@ -62,6 +62,8 @@ impl Oracle {
             // A message whose sender went away in the middle.
             Err(Failure::OutcomeUnknown | Failure::Aborted) if self.may_give_up => return Ok(()),
             Err(Failure::AccessRefused | Failure::NoSuchEndpoint) if self.may_give_up => return Ok(()),
+            // It was cancelled before it was fetched.
+            Err(Failure::Aborted) if self.cancelled_sends => return Ok(()),
             Err(_) => return Err(judge.says("a receive failed without cause", completion)),
         }
         if released {

@@ -22,7 +22,7 @@ use crate::memory::SimMemory;
 use crate::node::Given;
 use crate::scenario::{Place, Scenario};
 use crate::trace::micros;
-use crate::workload::Operation;
+use crate::workload::{Operation, What};
 
 pub use command::ReadCheck;
 
@@ -155,6 +155,7 @@ pub struct Oracle {
     restarts: bool,
     duplicates: bool,
     short_receives: bool,
+    cancelled_sends: bool,
     posts: u64,
     /// Which endpoint has which address.
     directory: BTreeMap<Address, (Place, u32)>,
@@ -178,6 +179,7 @@ impl Oracle {
             restarts: !scenario.crashes.is_empty(),
             duplicates: scenario.faults.duplicate > 0 || scenario.faults.late > 0,
             short_receives: scenario.short_receives,
+            cancelled_sends: false,
             posts: 0,
             directory: BTreeMap::new(),
             cells: BTreeMap::new(),
@@ -244,6 +246,7 @@ impl Oracle {
     pub fn cancelled(&mut self, id: u32) {
         if let Some(record) = self.records.get_mut(id as usize) {
             record.cancelled = true;
+            self.cancelled_sends |= matches!(record.operation.what, What::Send { .. });
         }
     }
 
