@@ -87,6 +87,7 @@ impl World<'_> {
         let wanted: Vec<_> = (0..up.endpoints.len() - 1)
             .flat_map(|endpoint| [(endpoint, None), (endpoint, Some((0, u64::MAX)))])
             .collect();
+        let mut refused = false;
         for (endpoint, tag) in wanted {
             let place = Place { node, endpoint };
             let what = What::Receive { tag, source: None, length, multi: None };
@@ -106,10 +107,12 @@ impl World<'_> {
                 self.oracle.begun(id, posted.as_ref().ok().copied());
                 self.trace.line(self.now, || format!("{node} posts {id}: {:?} {posted:?}", operation.what));
                 if posted.is_err() {
+                    refused = true;
                     break;
                 }
             }
         }
+        self.spare_refused.iter_mut().skip(node).take(1).for_each(|slot| *slot = refused);
         self.flush(node)
     }
 

@@ -47,6 +47,8 @@ pub struct World<'a> {
     written_bytes: Vec<u64>,
     /// Nodes that will read their completions.
     poll_noted: Vec<bool>,
+    /// Nodes that could not post all spare receives.
+    pub(crate) spare_refused: Vec<bool>,
     pub(crate) now: u64,
     pub(crate) winding_up: bool,
 }
@@ -74,6 +76,7 @@ impl<'a> World<'a> {
             graves: BTreeMap::new(),
             written_bytes: (0..count).map(written).collect(),
             poll_noted: vec![false; count],
+            spare_refused: vec![false; count],
             now: 0,
             winding_up: false,
         };
@@ -104,6 +107,12 @@ impl<'a> World<'a> {
         for operation in &self.scenario.operations {
             self.agenda.add(operation.at, Event::Operate { id: operation.id, tries: 0 });
         }
+    }
+
+    /// The time.
+    #[must_use]
+    pub fn now(&self) -> u64 {
+        self.now
     }
 
     /// Runs to the end and judges.
@@ -333,11 +342,13 @@ impl<'a> World<'a> {
         let eager = self.poll_every(node) == 0;
         loop {
             self.flush(node)?;
-            if !eager || !self.poll(node)? {
-                break;
-            }
-            if self.winding_up {
+            let read = eager && self.poll(node)?;
+            let refused = self.spare_refused.get(node) == Some(&true);
+            if self.winding_up && (read || refused) {
                 self.spare_receives(node)?;
+            }
+            if !read {
+                break;
             }
         }
         let Some(up) = self.nodes.get_mut(node).and_then(Option::as_mut) else { return Ok(()) };
