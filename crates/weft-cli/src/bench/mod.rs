@@ -13,6 +13,7 @@ mod pair;
 mod peer;
 mod place;
 mod table;
+mod weft;
 
 use std::io::Write;
 

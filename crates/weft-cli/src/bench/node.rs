@@ -21,6 +21,7 @@ use super::job::{Fault, Job, Measurement};
 use super::limit;
 use super::pair::{Event, Pair, Role};
 use super::place::Place;
+use super::weft;
 use crate::Failure;
 
 /// The hidden command that a child is.
@@ -58,16 +59,6 @@ pub(crate) struct Task {
     pub(crate) job: Job,
     /// The address of this child's network interface.
     pub(crate) local: IpAddr,
-}
-
-/// Weft as the one that is written to, read from and sent to. It serves until [`Meeting::over`].
-fn weft_server(_task: &Task, _meeting: &mut Meeting<'_>) -> Result<Option<Measurement>, String> {
-    Err("not built yet; --peers-only measures the others".to_string())
-}
-
-/// Weft as the one that acts and measures: `warm_up` messages, then `iterations`, then its measurement.
-fn weft_client(_task: &Task, _meeting: &mut Meeting<'_>) -> Result<Option<Measurement>, String> {
-    Err("not built yet; --peers-only measures the others".to_string())
 }
 
 /// A child's line to its parent.
@@ -119,8 +110,8 @@ pub(crate) fn run(words: &[&str], out: &mut dyn Write) -> Result<(), Failure> {
     let task = Task { job: Job::from_words(job).ok_or_else(wrong)?, local };
     let mut meeting = Meeting::new(out);
     let body = match (kind, role) {
-        (Kind::Weft, Role::Server) => weft_server,
-        (Kind::Weft, Role::Client) => weft_client,
+        (Kind::Weft, Role::Server) => weft::server,
+        (Kind::Weft, Role::Client) => weft::client,
         (Kind::BarePingPong, Role::Server) => limit::ping_pong_server,
         (Kind::BarePingPong, Role::Client) => limit::ping_pong_client,
         (Kind::BareStream, Role::Server) => limit::stream_server,
