@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use weft_core::command::PostError;
 use weft_core::engine::Statistics;
+use weft_core::limits::MTU_MIN_BYTES;
 use weft_core::packet::Codec;
 
 use crate::memory::SimMemory;
@@ -294,6 +295,23 @@ impl<'a> World<'a> {
             }
             return self.settle(place.node);
         }
+        match operation.what {
+            What::Close => {
+                self.oracle.closes(start, place);
+                self.trace.line(now, || format!("{} closes endpoint {}", place.node, place.endpoint));
+                if let Some(endpoint) = node.endpoints.get(place.endpoint).copied() {
+                    let local = node.local_time(now);
+                    node.engine.close_endpoint(local, endpoint);
+                }
+                return self.settle(place.node);
+            }
+            What::TooBig { to } => {
+                let local = node.local_time(now);
+                node.engine.handle_too_big(local, socket_of(to), MTU_MIN_BYTES);
+                return self.settle(place.node);
+            }
+            _ => {}
+        }
         if known == Some(None) {
             return Ok(());
         }
@@ -308,6 +326,10 @@ impl<'a> World<'a> {
         self.trace.note(&[now, 3, u64::from(id), u64::from(posted.is_ok())]);
         self.trace.line(now, || format!("{} posts {id}: {:?} {posted:?}", place.node, operation.what));
         if let Err(Some(error)) = posted {
+            let closed = error == PostError::NoSuchEndpoint && self.oracle.is_closed(Some(start), place);
+            if closed {
+                return Ok(());
+            }
             if !matches!(error, PostError::QueueFull | PostError::CompletionQueueFull) {
                 let violation = self.violation("refused without cause", Some(place.node), error.to_string());
                 return Err(Violation { operation: Some(id), ..violation });

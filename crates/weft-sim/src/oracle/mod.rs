@@ -161,8 +161,8 @@ pub struct Oracle {
     directory: BTreeMap<Address, (Place, u32)>,
     /// What the cells must hold.
     cells: BTreeMap<(Start, u64), u64>,
-    /// Endpoints are being closed.
-    pub closing: bool,
+    /// Endpoints that were closed.
+    closed: Vec<(Start, usize)>,
 }
 
 /// Not known to anybody.
@@ -183,7 +183,7 @@ impl Oracle {
             posts: 0,
             directory: BTreeMap::new(),
             cells: BTreeMap::new(),
-            closing: false,
+            closed: Vec::new(),
         };
         for operation in &scenario.operations {
             oracle.add(operation.clone());
@@ -248,6 +248,23 @@ impl Oracle {
             record.cancelled = true;
             self.cancelled_sends |= matches!(record.operation.what, What::Send { .. });
         }
+    }
+
+    /// An endpoint is about to be closed.
+    pub fn closes(&mut self, start: Start, place: Place) {
+        self.closed.push((start, place.endpoint));
+    }
+
+    /// Whether an endpoint of a start of its node was closed.
+    #[must_use]
+    pub fn is_closed(&self, start: Option<Start>, place: Place) -> bool {
+        start.is_some_and(|start| self.closed.contains(&(start, place.endpoint)))
+    }
+
+    /// Whether the endpoint of a record, or of its peer, was closed.
+    fn touches_closed(&self, record: &Record) -> bool {
+        let peer = record.operation.peer().is_some_and(|peer| self.is_closed(record.target, peer));
+        peer || self.is_closed(Some(record.start), record.operation.place)
     }
 
     /// A node crashed: nobody will hear of what it had under way.

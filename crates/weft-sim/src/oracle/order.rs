@@ -20,7 +20,8 @@ impl Oracle {
             let refused = matches!(record.outcome, Some((_, Err(failure))) if failure != Failure::OutcomeUnknown);
             match record.operation.what {
                 What::Send { level, .. } => {
-                    let kept = level == Level::Delivered || record.target.is_some_and(&alive);
+                    let closed = record.operation.peer().is_some_and(|peer| self.is_closed(record.target, peer));
+                    let kept = level == Level::Delivered || record.target.is_some_and(&alive) && !closed;
                     if succeeded && kept && record.deliveries.is_empty() {
                         return Err(judge.says("success without delivery", record.to_string()));
                     }
