@@ -80,7 +80,7 @@ pub struct Config {
 pub enum Plant {
     /// The target executes what it executed before (P-7.6, step 3).
     SkipDuplicateCheck,
-    /// The initiator believes any answer with a psn that is under way (P-3.3).
+    /// The initiator believes any answer to its epoch with a handle in use, whatever its psn and ticket (P-3.3).
     SkipHandleCheck,
     /// The initiator frees a tracker while its last packet is unsettled.
     FreeTrackerEarly,

@@ -31,7 +31,8 @@ impl<M: Memory> Engine<M> {
         self.check_operation(command)?;
         self.check_local(command.local, command.offset, u64::from(command.length))?;
         // Some entries stay free for what the engine sends itself: the target's side must not starve.
-        if !self.entries.has_room(1 + self.config.commands_max / 8) {
+        // Fetching a message takes two of them.
+        if !self.entries.has_room(1 + (self.config.commands_max / 8).max(2)) {
             return Err(PostError::QueueFull);
         }
         let injected = command.level == Level::Injected && !command.has(CommandFlags::SILENT);
@@ -251,6 +252,10 @@ impl<M: Memory> Engine<M> {
         let index = entry.tracker;
         match entry.command.operation {
             Operation::Pull => self.pull_ended(now, entry.purpose, result),
+            // Who waits for it keeps his life here with PROBEs (P-7.12): as long as he may, he must hear of it.
+            Operation::Done if result == Err(Failure::OutcomeUnknown) && self.remembers(now, entry.to.socket) => {
+                self.submit(now, entry.command, entry.to, entry.source, entry.purpose);
+            }
             Operation::Done => {}
             _ => self.report(&entry.command, result),
         }
@@ -260,6 +265,11 @@ impl<M: Memory> Engine<M> {
             self.make_ready(index);
         }
         self.free_tracker_if_done(index);
+    }
+
+    /// Whether a peer has a life here, or had one not long ago.
+    fn remembers(&self, now: Time, peer: core::net::SocketAddr) -> bool {
+        self.life_of.contains_key(&peer) || self.tombstones.get(peer, now).is_some()
     }
 
     /// Tells the user that a command ended. Its place in the queue was reserved when it was posted.

@@ -251,7 +251,12 @@ impl<M: Memory> Engine<M> {
         }
         let stone = if living.is_none() { self.tombstones.get(peer, now) } else { None };
         if let Some(stone) = stone.filter(|stone| stone.ticket == ticket) {
-            let Some(span) = span else { return Ok(None) };
+            let Some(span) = span else {
+                // P-7.4: the flow is remembered for RETAIN from now.
+                self.tombstones.remove(peer);
+                self.tombstones.insert(peer, Tombstone { last: now, ..stone });
+                return Ok(None);
+            };
             let base = request.psn.wrapping_sub(u32::from(span));
             let floor = if crate::reliable::before(stone.floor, base) { base } else { stone.floor };
             let index = self.begin_life(now, peer, Life::new(peer, ticket, base, floor, now))?;
