@@ -72,7 +72,8 @@ impl Nic {
             core.progress();
             core.arm(Awaited::Timeout, set, true);
             drop(core);
-            if set.wait(None).is_err() {
+            // Arming forgets earlier signals, that of `stop` too: the flag is looked at once more behind it.
+            if !self.stop.load(Ordering::Acquire) && set.wait(None).is_err() {
                 std::thread::yield_now();
             }
         }
