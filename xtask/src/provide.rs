@@ -14,6 +14,11 @@ pub(crate) struct Package {
 pub(crate) const FOR_TESTS: &[Package] = &[
     // Tests compare our decoding and encoding with tshark's, field by field.
     Package { name: "tshark", executable: "tshark" },
+    // `weft bench` runs beside other libraries; that it can is tested, how fast they are is not. (fabtests, which it also
+    // uses, is in no Debian release.)
+    Package { name: "libfabric-bin", executable: "fi_pingpong" },
+    Package { name: "ucx-utils", executable: "ucx_perftest" },
+    Package { name: "iproute2", executable: "ip" },
 ];
 
 pub(crate) const FOR_FUZZ: &[Package] = &[

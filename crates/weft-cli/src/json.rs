@@ -32,6 +32,25 @@ impl Object {
         quote(self.key(key), value);
     }
 
+    /// `null` for `None`.
+    pub(crate) fn maybe_string(&mut self, key: &str, value: Option<&str>) {
+        match value {
+            Some(value) => self.string(key, value),
+            None => self.key(key).push_str("null"),
+        }
+    }
+
+    /// Four decimals; `null` for `None` and for what JSON cannot say.
+    pub(crate) fn decimal(&mut self, key: &str, value: Option<f64>) {
+        let text = value.map_or_else(|| "null".to_string(), decimal);
+        self.key(key).push_str(&text);
+    }
+
+    pub(crate) fn decimals(&mut self, key: &str, values: impl Iterator<Item = f64>) {
+        let values: Vec<String> = values.map(decimal).collect();
+        let _ = write!(self.key(key), "[{}]", values.join(","));
+    }
+
     pub(crate) fn strings<'a>(&mut self, key: &str, values: impl Iterator<Item = &'a str>) {
         let text = self.key(key);
         text.push('[');
@@ -61,6 +80,10 @@ impl Object {
         self.text.push('}');
         self.text
     }
+}
+
+fn decimal(value: f64) -> String {
+    if value.is_finite() { format!("{value:.4}") } else { "null".to_string() }
 }
 
 fn quote(out: &mut String, text: &str) {
@@ -94,9 +117,12 @@ mod tests {
         object.object("fields", inner);
         object.object("empty", Object::default());
         object.seconds("time", 1_000_000_001);
+        object.maybe_string("nobody", None);
+        object.decimal("half", Some(0.5));
+        object.decimals("some", [1.25, f64::NAN].into_iter());
         assert_eq!(
             object.finish(),
-            r#"{"frame":1,"error":"a \"b\"\\\n\u0001","list":["x","y"],"fields":{"none":null},"empty":{},"time":1.000000001}"#
+            r#"{"frame":1,"error":"a \"b\"\\\n\u0001","list":["x","y"],"fields":{"none":null},"empty":{},"time":1.000000001,"nobody":null,"half":0.5000,"some":[1.2500,null]}"#
         );
     }
 }

@@ -2,7 +2,6 @@
 #![forbid(unsafe_code)]
 
 mod bench;
-mod bench_match;
 mod decode;
 mod demo;
 mod dissect;
@@ -10,6 +9,7 @@ mod encode;
 mod input;
 mod json;
 mod protocol;
+mod sim;
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -43,7 +43,9 @@ weft: an RDMA NIC in software
                                   cost of a packet, by tables and by hand-written code, in turns
   weft bench match [--rounds N] [--json]
                                   cost of matching a message, by how many receives or messages wait
-  weft help, weft --version
+  weft bench lat|bw|rate [options]
+                                  Weft beside other libraries and bare sockets, in turns; weft bench --help says more
+%SIM%  weft help, weft --version
 
 Exit status: 0 well (bad packets are marked in the output), 1 a file cannot be read or used, 2 the command line is wrong.
 ";
@@ -98,13 +100,21 @@ fn arguments() -> Result<Vec<String>, Failure> {
     std::env::args_os().skip(1).map(readable).collect()
 }
 
+fn help(out: &mut dyn Write) -> Result<(), Failure> {
+    Ok(out.write_all(HELP.replace("%SIM%", sim::HELP).as_bytes())?)
+}
+
 fn run(arguments: &[String], out: &mut dyn Write) -> Result<(), Failure> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     if words.iter().any(|word| matches!(*word, "--help" | "-h")) {
-        return Ok(out.write_all(HELP.as_bytes())?);
+        return if words.first() == Some(&"bench") { Ok(out.write_all(bench::HELP.as_bytes())?) } else { help(out) };
+    }
+    if let Some(outcome) = bench::child(&words, out) {
+        return outcome;
     }
     match words.as_slice() {
-        ["help", ..] => Ok(out.write_all(HELP.as_bytes())?),
+        ["help", "bench"] => Ok(out.write_all(bench::HELP.as_bytes())?),
+        ["help", ..] => help(out),
         ["--version" | "-V"] => Ok(writeln!(out, "weft {}", env!("CARGO_PKG_VERSION"))?),
         ["decode", rest @ ..] => {
             let options = Options::parse(rest, &["--json", "--summary", "--protocols", "--session"])?;
@@ -147,16 +157,8 @@ fn run(arguments: &[String], out: &mut dyn Write) -> Result<(), Failure> {
             Ok(())
         }
         ["protocol", ..] => Err(Failure::Usage("protocol list, show NAME or check FILE".to_string())),
-        ["bench", "decode", rest @ ..] => {
-            let options = bench::Options::parse(rest).map_err(Failure::Usage)?;
-            let report = bench::decode(&options).map_err(Failure::Told)?;
-            Ok(report.write(&options, out)?)
-        }
-        ["bench", "match", rest @ ..] => {
-            let options = bench_match::Options::parse(rest).map_err(Failure::Usage)?;
-            let report = bench_match::measure(&options).map_err(Failure::Told)?;
-            Ok(report.write(&options, out)?)
-        }
+        ["sim", rest @ ..] => sim::sim(rest, out),
+        ["bench", rest @ ..] => bench::run(rest, out),
         ["demo", rest @ ..] => {
             Options::parse(rest, &[])?.nothing_else()?;
             demo::demo(out)

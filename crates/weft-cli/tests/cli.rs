@@ -9,6 +9,7 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::Mutex;
 
 fn captures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../captures")
@@ -205,6 +206,10 @@ fn wrong_words_get_usage() {
         (&["decode", "a", "--protocols"], "--protocols takes a value"),
         (&["protocol"], "protocol list, show NAME or check FILE"),
         (&["encode", "roce-v2"], "names of a protocol and an opcode"),
+        (&["bench"], "bench decode, lat, bw or rate"),
+        (&["bench", "lat", "--sizes", "x"], "`x` is no size"),
+        (&["bench", "bw", "--op", "swim"], "--op takes send, tagged, write, read or atomic"),
+        (&["bench-node", "weft"], "is for `weft bench` alone"),
     ] {
         let output = weft(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
@@ -213,6 +218,9 @@ fn wrong_words_get_usage() {
     assert!(text(&weft(&["protocol", "show", "roce-v3"]).stderr).contains("there is no protocol `roce-v3`; known:"));
     for asks in [&["help"][..], &["--help"], &["decode", "--help"], &["-h"]] {
         assert!(text(&weft(asks).stdout).contains("weft decode FILE"));
+    }
+    for asks in [&["help", "bench"][..], &["bench", "--help"], &["bench", "lat", "-h"]] {
+        assert!(text(&weft(asks).stdout).contains("weft bench lat [options]"));
     }
     assert!(text(&weft(&["encode", "iwarp", "Send", "--out", "x.pcap"]).stderr).contains("TCP stream"));
     let other = weft(&["encode", "roce-v2", "RC SEND Only", "bth.opcode=5"]);
@@ -334,6 +342,106 @@ fn every_opcode_can_be_made() {
             let code = line.split_whitespace().next().unwrap();
             let made = weft(&["encode", protocol, code, "--payload", "abcdefgh"]);
             assert!(made.status.success(), "{protocol} {line}: {}", text(&made.stderr));
+        }
+    }
+}
+
+/// Held by tests whose processes spin: on few cores they would wait for each other's time slices.
+static SPINNING: Mutex<()> = Mutex::new(());
+
+/// The cells of the table's row for `bytes`.
+fn bench_row(shown: &str, bytes: &str) -> Vec<String> {
+    let rows = shown.lines().map(|line| line.split_whitespace().map(str::to_string).collect::<Vec<_>>());
+    rows.into_iter().find(|cells| cells.first().is_some_and(|first| first == bytes)).unwrap()
+}
+
+#[test]
+fn the_benchmark_has_a_figure_from_every_peer() {
+    let _alone = SPINNING.lock();
+    let output = weft(&["bench", "lat", "--sizes", "8", "--rounds", "1", "--quick", "--peers-only"]);
+    let shown = text(&output.stdout);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let heads: Vec<Vec<&str>> = shown.lines().skip(1).take(2).map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(heads[0], ["fi_pingpong", "fi_pingpong", "fi_pingpong", "ucx_perftest", "bare"], "{shown}");
+    assert_eq!(heads[1], ["tcp", "tcp;ofi_rxm", "udp;ofi_rxd", "tcp", "UDP"], "{shown}");
+    let row = bench_row(&shown, "8");
+    assert_eq!(row.len(), 6, "{shown}");
+    assert!(row[1..].iter().all(|cell| cell.parse::<f64>().is_ok_and(|figure| figure > 0.0)), "{shown}");
+}
+
+#[test]
+fn a_peer_that_is_not_installed_is_told_of() {
+    let _alone = SPINNING.lock();
+    let output = Command::new(env!("CARGO_BIN_EXE_weft"))
+        .args(["bench", "lat", "--sizes", "8,1m", "--rounds", "1", "--quick", "--peers-only", "--json"])
+        .env("PATH", "/nonexistent")
+        .output()
+        .unwrap();
+    let shown = text(&output.stdout);
+    let lines: Vec<&str> = shown.lines().collect();
+    assert_eq!((output.status.code(), lines.len()), (Some(0), 3), "{}", text(&output.stderr));
+    assert!(lines[0].contains("\"best_peer\":null"), "{shown}");
+    assert!(!lines[0].contains("\"median\":null"), "bare UDP is always there: {shown}");
+    assert!(lines[1].contains("\"median\":null"), "but a megabyte is no datagram: {shown}");
+    for install in ["apt-get install libfabric-bin", "apt-get install ucx-utils", "up to 65507 bytes"] {
+        assert!(lines[2].contains(install), "{shown}");
+    }
+}
+
+#[test]
+fn namespaces_are_made_and_removed_or_refused_in_clear_words() {
+    let _alone = SPINNING.lock();
+    let child = Command::new(env!("CARGO_BIN_EXE_weft"))
+        .args(["bench", "lat", "--sizes", "8", "--rounds", "1", "--quick", "--peers-only", "--netns"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let prefix = format!("weft-bench-{}-", child.id());
+    let output = child.wait_with_output().unwrap();
+    if output.status.success() {
+        let row = bench_row(&text(&output.stdout), "8");
+        assert!(row[1..].iter().all(|cell| cell.parse::<f64>().is_ok()), "{}", text(&output.stdout));
+    } else {
+        // As another user than root, or where a container forbids it.
+        let told = text(&output.stderr);
+        assert!(told.starts_with("weft: --netns: ip netns add ") && told.contains("(it takes root)"), "{told}");
+    }
+    let names =
+        std::fs::read_dir("/run/netns").map(|entries| entries.flatten().collect::<Vec<_>>()).unwrap_or_default();
+    assert!(!names.iter().any(|entry| entry.file_name().to_string_lossy().starts_with(&prefix)));
+}
+
+#[test]
+fn a_benchmark_that_is_killed_leaves_no_process() {
+    let _alone = SPINNING.lock();
+    let mut weft = Command::new(env!("CARGO_BIN_EXE_weft"))
+        .args(["bench", "lat", "--sizes", "8", "--peers-only"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let children = format!("/proc/{0}/task/{0}/children", weft.id());
+    let started = std::time::Instant::now();
+    let wait = || {
+        assert!(started.elapsed().as_secs() < 60);
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    };
+    let pair: Vec<String> = loop {
+        let found = std::fs::read_to_string(&children).unwrap_or_default();
+        let found: Vec<String> = found.split_whitespace().map(str::to_string).collect();
+        if found.len() == 2 {
+            break found;
+        }
+        wait();
+    };
+    weft.kill().unwrap();
+    weft.wait().unwrap();
+    for id in pair {
+        // Gone, or dead and only waiting for whoever adopted it.
+        let alive = || std::fs::read_to_string(format!("/proc/{id}/stat")).is_ok_and(|stat| !stat.contains(") Z "));
+        while alive() {
+            wait();
         }
     }
 }

@@ -124,13 +124,16 @@ pub struct CompletionQueue {
     entries: VecDeque<Completion>,
     capacity: usize,
     reserved: usize,
+    /// Places that what is posted must leave to messages that arrive: otherwise two nodes that only send could wait for
+    /// each other for ever.
+    share_of_receives: usize,
 }
 
 impl CompletionQueue {
     /// A queue for `capacity` completions; the memory is taken now.
     #[must_use]
     pub fn new(capacity: usize) -> CompletionQueue {
-        CompletionQueue { entries: VecDeque::with_capacity(capacity), capacity, reserved: 0 }
+        CompletionQueue { entries: VecDeque::with_capacity(capacity), capacity, reserved: 0, share_of_receives: 0 }
     }
 
     /// Keeps a place free for a later [`CompletionQueue::push`]. False: there is none.
@@ -139,6 +142,19 @@ impl CompletionQueue {
         let free = self.entries.len() + self.reserved < self.capacity;
         self.reserved += usize::from(free);
         free
+    }
+
+    /// The same for a command that is posted: leaves the share of receives free.
+    #[must_use]
+    pub fn reserve_for_post(&mut self, places: usize) -> bool {
+        let free = self.free() >= places + self.share_of_receives;
+        self.reserved += if free { places } else { 0 };
+        free
+    }
+
+    /// Receives report here too, from now on.
+    pub fn serve_receives(&mut self) {
+        self.share_of_receives = (self.capacity / 4).max(1);
     }
 
     /// Gives a reserved place back.

@@ -90,3 +90,7 @@ pub const ANSWERS_MAX: usize = 4096;
 pub const MESSAGE_IDLE_US: u64 = GIVE_UP_MAX_US;
 /// How long a tracker stays to tell the target, with a PROBE or the next request, that it may forget results (P-7.3).
 pub const PROBE_LINGER_US: u64 = 5_000;
+/// Datagrams that answer one READ Request: the asker's window does not know of more than it asked for.
+pub const RESPONSE_PIECES_MAX: usize = 64;
+/// Streams of one peer whose order is remembered. Messages of a forgotten one wait a little longer.
+pub const STREAMS_MAX: usize = 256;

@@ -22,6 +22,9 @@ pub const ENTRY_LENGTH_BYTES: usize = 2;
 /// Room for all headers and the trailer of any packet.
 pub const HEADERS_MAX_BYTES: usize = 160;
 
+/// `after` of a message that is no member of its stream (P-6.4).
+pub const UNORDERED: u16 = u16::MAX;
+
 /// Status of an answer (P-4.9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]

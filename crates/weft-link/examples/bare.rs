@@ -13,8 +13,9 @@ use weft_link::bare::{self, Moved};
 use weft_link::udp::{Config, UdpLink};
 use weft_link::{Link, Outgoing, Segment};
 
-const REPEATS: usize = 7;
-const ROUNDS: usize = 40_000;
+const REPEATS: usize = 15;
+/// Few, so that some run falls between what else the machine does.
+const ROUNDS: usize = 3000;
 /// Ends a measurement; see `bare`.
 const END: &[u8] = b"ww";
 
@@ -22,6 +23,11 @@ fn main() {
     let seconds: f64 = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(0.4);
     let duration = Duration::from_secs_f64(seconds);
     println!("{:36} {:>9} {:>9} {:>7}", "", "bare", "link", "ratio");
+    for (index, call) in ["send", "receive", "receive of nothing"].into_iter().enumerate() {
+        let name = format!("one {call}, 8 B, ns");
+        let pick = move |calls: [f64; 3]| calls.get(index).copied().unwrap_or(f64::NAN);
+        compare(&name, f64::min, || pick(bare_calls()), || pick(link_calls()));
+    }
     for size in [8, 64, 4096] {
         let name = format!("half round trip, {size} B, ns");
         compare(&name, f64::min, || bare_ping_pong(size), || link_ping_pong(size));
@@ -91,6 +97,48 @@ fn both<A: Send, B: Send>(a: impl FnOnce() -> A + Send, b: impl FnOnce() -> B + 
             a()
         });
         (a.join().unwrap(), b.join().unwrap())
+    })
+}
+
+/// Median times of one call each, on one core: send, receive, receive when nothing is there.
+fn bare_calls() -> [f64; 3] {
+    let (a, b) = sockets(false);
+    let mut buffer = [0; 65_536];
+    calls(|step| match step {
+        0 => drop(a.send(&[7; 8]).unwrap()),
+        1 => drop(b.recv(&mut buffer).unwrap()),
+        _ => drop(b.recv(&mut buffer).unwrap_err()),
+    })
+}
+
+fn link_calls() -> [f64; 3] {
+    let (mut a, mut b) = links();
+    let to = b.local();
+    // The other way, too, so that both find their favourite.
+    for _ in 0..100 {
+        send(&mut b, a.local(), b"favourite", 0);
+    }
+    calls(|step| match step {
+        0 => send(&mut a, to, &[7; 8], 0),
+        // Not each call looks everywhere.
+        1 => while b.receive(&mut |_| ()).unwrap() == 0 {},
+        _ => assert_eq!(b.receive(&mut |_| ()).unwrap(), 0),
+    })
+}
+
+fn calls(mut step: impl FnMut(usize)) -> [f64; 3] {
+    pin(0);
+    let mut times = [const { Vec::new() }; 3];
+    for _ in 0..ROUNDS {
+        for (index, times) in times.iter_mut().enumerate() {
+            let start = Instant::now();
+            step(index);
+            times.push(start.elapsed().as_nanos() as u64);
+        }
+    }
+    times.map(|mut times| {
+        times.sort_unstable();
+        times.get(times.len() / 2).copied().unwrap_or(0) as f64
     })
 }
 

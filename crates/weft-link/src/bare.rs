@@ -255,3 +255,41 @@ fn is_soft(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionRefused | io::ErrorKind::Interrupted)
         || error.raw_os_error() == Some(libc::ENOBUFS)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::thread;
+
+    use super::*;
+
+    fn pair(join: bool) -> (UdpSocket, UdpSocket) {
+        let local = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0);
+        let (a, b) = (socket(local, join).unwrap(), socket(local, join).unwrap());
+        a.connect(b.local_addr().unwrap()).unwrap();
+        b.connect(a.local_addr().unwrap()).unwrap();
+        (a, b)
+    }
+
+    #[test]
+    fn every_measurement_ends_and_counts() {
+        let (a, b) = pair(false);
+        let server = thread::spawn(move || ping_pong_server(&b));
+        assert_eq!(ping_pong_client(&a, 8, 20).unwrap().len(), 20);
+        server.join().unwrap().unwrap();
+
+        for segment in [1400, 65_507] {
+            let (a, b) = pair(true);
+            let receiver = thread::spawn(move || stream_receiver(&b, segment));
+            let sent = stream_sender(&a, segment, Duration::from_millis(1)).unwrap();
+            let received = receiver.join().unwrap().unwrap();
+            assert!(sent.bytes > 0 && received.bytes <= sent.bytes && received.datagrams <= sent.datagrams);
+        }
+
+        let (a, b) = pair(false);
+        let receiver = thread::spawn(move || message_receiver(&b));
+        let sent = message_sender(&a, 8, Duration::from_millis(1)).unwrap();
+        let received = receiver.join().unwrap().unwrap();
+        assert!(sent.datagrams > 0 && received.datagrams <= sent.datagrams + 1);
+    }
+}

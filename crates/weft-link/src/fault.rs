@@ -299,7 +299,7 @@ impl Random {
 
     /// From 0 to one less than `bound`.
     fn below(&mut self, bound: u64) -> u64 {
-        (u128::from(self.next()) * u128::from(bound) >> 64) as u64
+        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 
     fn chance(&mut self, rate: f64) -> bool {

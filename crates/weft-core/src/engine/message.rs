@@ -179,12 +179,17 @@ impl<M: Memory> Engine<M> {
                 break;
             }
             let landing = shared.land(index, length, receive.length);
-            if self.take_unexpected(now, receive, found, landing).is_err() {
-                if let Some(shared) = self.shared.get_mut(index) {
-                    shared.pending -= 1;
-                    shared.used = landing.offset - receive.offset;
-                }
-                break;
+            if let Err(error) = self.take_unexpected(now, receive, found, landing) {
+                // The message must not be passed over: the buffer is not posted, or goes back with what it has got.
+                let Some(shared) = self.shared.get_mut(index) else { return Ok(()) };
+                shared.pending -= 1;
+                shared.retired = true;
+                return if shared.used == length.min(receive.length) {
+                    self.shared.remove(index);
+                    Err(error)
+                } else {
+                    Ok(())
+                };
             }
             if self.shared.get(index).is_none_or(|shared| receive.length - shared.used < least) {
                 self.retire(index);
@@ -388,6 +393,9 @@ impl<M: Memory> Engine<M> {
             return self.place_more(input, transaction, &envelope);
         }
         let Some(life) = self.lives.get(input.life) else { return Verdict::Refused(Status::NotReady) };
+        if several && let Some(status) = life.refused_message(input.request.source, number) {
+            return Verdict::Refused(status);
+        }
         if !life.in_order(input.request.source, input.request.destination, number, input.reliability.after) {
             return Verdict::OutOfOrder;
         }
@@ -401,7 +409,7 @@ impl<M: Memory> Engine<M> {
             Matched::NotReady => return self.not_ready(input, endpoint),
             Matched::Truncated(landing) => {
                 self.complete_receive(&envelope, &landing, Err(Failure::Truncated));
-                Verdict::Refused(Status::LengthError)
+                return self.refused_send(input, Status::LengthError);
             }
             Matched::Landing(landing) if rendezvous => {
                 self.begin_pull(input.now, envelope, landing, command.key(), command.address());
@@ -427,7 +435,7 @@ impl<M: Memory> Engine<M> {
             },
         };
         if let Some(life) = self.lives.get_mut(input.life) {
-            life.passed(input.request.source, input.request.destination, number);
+            life.passed(input.request.source, input.request.destination, number, input.reliability.after);
         }
         verdict
     }
@@ -667,10 +675,10 @@ impl<M: Memory> Engine<M> {
         };
         if let Err(fault) = placed {
             self.abort_message(id, Failure::LocalFault);
-            return Verdict::Refused(match status_of(fault) {
-                Status::AccessRefused => Status::OperationFailed,
-                status => status,
-            });
+            // It is our own buffer that failed, whatever the fault is called.
+            let status =
+                if status_of(fault) == Status::NotSupported { Status::NotSupported } else { Status::OperationFailed };
+            return self.refused_send(input, status);
         }
         message.received += input.payload.len() as u32;
         if message.received >= message.envelope.length {
@@ -834,6 +842,11 @@ impl<M: Memory> Engine<M> {
             let number = self.endpoint_number(pull.envelope.endpoint).unwrap_or(0);
             self.send_done(now, &pull.envelope, number, pull.key, taken);
         }
+        // To a receiver it is all the same: the sender is not there any more, or does not want to.
+        let result = result.map_err(|failure| match failure {
+            Failure::Closed | Failure::LocalFault | Failure::OutcomeUnknown => failure,
+            _ => Failure::Aborted,
+        });
         self.complete_receive(&pull.envelope, &pull.landing, result);
     }
 

@@ -407,6 +407,9 @@ impl<M: Memory> Engine<M> {
         while number == 0 || self.endpoint_of.contains_key(&number) {
             number = self.random.next_u32();
         }
+        if let Some(queue) = bindings.receive_queue.and_then(|queue| self.queues.get_mut(queue.0 as usize)) {
+            queue.serve_receives();
+        }
         let receives = self.config.receives_max;
         let unexpected = self.config.unexpected_max;
         let endpoint = Endpoint {

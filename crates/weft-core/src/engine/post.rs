@@ -34,11 +34,9 @@ impl<M: Memory> Engine<M> {
             return Err(PostError::QueueFull);
         }
         let injected = command.level == Level::Injected && !command.has(CommandFlags::SILENT);
-        if !self.reserve(queue) {
-            return Err(PostError::CompletionQueueFull);
-        }
-        if injected && !self.reserve(queue) {
-            self.unreserve(queue);
+        let places = 1 + usize::from(injected);
+        let queue_state = queue.and_then(|queue| self.queues.get_mut(queue.0 as usize));
+        if !queue_state.is_none_or(|queue| queue.reserve_for_post(places)) {
             return Err(PostError::CompletionQueueFull);
         }
         let mut command = *command;
@@ -148,7 +146,11 @@ impl<M: Memory> Engine<M> {
         {
             self.urgent = true;
         }
-        tracker.queue.push_back(handle);
+        // What a peer waits for must not stand behind a fence: two nodes could wait for each other for ever.
+        match command.operation {
+            Operation::Pull | Operation::Done => tracker.queue.push_front(handle),
+            _ => tracker.queue.push_back(handle),
+        }
         let index = entry.tracker;
         self.make_ready(index);
         Some(handle)

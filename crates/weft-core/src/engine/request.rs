@@ -12,7 +12,7 @@ use crate::atomic::{AtomicCall, AtomicClass};
 use crate::command::EndpointId;
 use crate::limits::{
     ACK_DELAY_US, ACK_EVERY, ANSWERS_MAX, ATOMIC_MAX_BYTES, MESSAGE_LENGTH_MAX_BYTES, ORDER_HOLD_BYTES, ORDER_HOLD_US,
-    REPLAY_RESULTS_MAX, WINDOW_MAX,
+    REPLAY_RESULTS_MAX, RESPONSE_PIECES_MAX, WINDOW_MAX,
 };
 use crate::memory::{Access, Fault, Memory};
 use crate::packet::{Reliability, Status};
@@ -341,7 +341,7 @@ impl<M: Memory> Engine<M> {
         match self.life_of_ticket(arrived.now, &request, None) {
             Ok(life) => {
                 if let Some(life) = life.and_then(|index| self.lives.get_mut(index)) {
-                    life.raise_base(request.psn.wrapping_sub(u32::from(reliability.span)));
+                    life.probed(request.psn.wrapping_sub(u32::from(reliability.span)), request.psn);
                     life.last = arrived.now;
                 }
                 self.lives_due = self.lives_due.min(arrived.now.plus_micros(ORDER_HOLD_US));
@@ -445,13 +445,18 @@ impl<M: Memory> Engine<M> {
         }
     }
 
-    /// A message that is refused for good does not hold up those behind it (P-6.4).
+    /// A message that is refused for good: it does not hold up those behind it (P-6.4), and its other packets share its fate.
     pub(super) fn refused_send(&mut self, input: &RequestIn<'_>, status: Status) -> Verdict {
         let command = &input.decoded.command;
+        let request = &input.request;
         if matches!(command.kind(), Kind::Send | Kind::TaggedSend | Kind::ReadyToSend)
             && let Some(life) = self.lives.get_mut(input.life)
         {
-            life.passed(input.request.source, input.request.destination, command.message() as u32);
+            let number = command.message() as u32;
+            life.passed(request.source, request.destination, number, input.reliability.after);
+            if command.kind() != Kind::ReadyToSend && (input.payload.len() as u64) < command.length() {
+                life.refuse_message(request.source, number, status, request.psn);
+            }
         }
         Verdict::Refused(status)
     }
@@ -517,7 +522,8 @@ impl<M: Memory> Engine<M> {
             ResponseData::Replay => 0,
         };
         let mut at = 0;
-        loop {
+        // A peer that asks for more gets the beginning, and asks for the rest when that has come.
+        for _ in 0..RESPONSE_PIECES_MAX {
             let piece = (length - at).min(room);
             self.respond(Response { request, number, data: split(at, piece) });
             at += piece;

@@ -157,8 +157,9 @@ fn next_due(tracker: &Tracker, now: Time, give_up_us: u64) -> Time {
     if let Some(since) = tracker.silent_since() {
         due = due.min(since.plus_micros(give_up_us));
     }
-    if !tracker.reissue.is_empty() {
-        due = due.min(tracker.reissue_at.max(now));
+    // What is due but does not fit the window waits for an answer or the probe timeout.
+    if !tracker.reissue.is_empty() && tracker.reissue_at > now {
+        due = due.min(tracker.reissue_at);
     }
     if tracker.blocked_until > now {
         due = due.min(tracker.blocked_until);

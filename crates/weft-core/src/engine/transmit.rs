@@ -15,12 +15,12 @@ use crate::event::Failure;
 use crate::limits::{ACK_EVERY, BUNDLE_MAX_BYTES, PIO_MAX_BYTES, SEGMENTS_MAX, TRANSMIT_MAX_BYTES};
 use crate::memory::{Access, Fault, LocalKey, Memory};
 use crate::packet::{
-    ENTRY_LENGTH_BYTES, HEADERS_MAX_BYTES, Reliability, SESSION_BYTES, SessionHeader, Status, TRAILER_BYTES, between,
-    whole,
+    ENTRY_LENGTH_BYTES, HEADERS_MAX_BYTES, Reliability, SESSION_BYTES, SessionHeader, Status, TRAILER_BYTES, UNORDERED,
+    between, whole,
 };
 use crate::reliable::entry::{Entry, Phase};
 use crate::reliable::life::Request;
-use crate::reliable::tracker::{Sent, SentState, Tracker};
+use crate::reliable::tracker::{Reissue, Sent, SentState, Tracker};
 use crate::time::Time;
 
 /// An answer without data that goes out at once.
@@ -330,13 +330,10 @@ impl<M: Memory> Engine<M> {
         if full || no_ticket || !tracker.congestion.admits(0) || Self::life_ends(tracker) {
             return None;
         }
-        if !tracker.reissue.is_empty() {
-            if tracker.reissue_at > now {
-                return None;
-            }
-            let first =
-                tracker.reissue.iter().enumerate().min_by_key(|(_, r)| (r.number.wrapping_sub(self.number), r.offset));
-            let (at, reissue) = first?;
+        if !tracker.reissue.is_empty() && tracker.reissue_at <= now {
+            // The oldest first: those behind it may have to wait for it.
+            let age = |reissue: &Reissue| (self.number.wrapping_sub(reissue.number), u32::MAX - reissue.offset);
+            let (at, reissue) = tracker.reissue.iter().enumerate().max_by_key(|(_, reissue)| age(reissue))?;
             return self.admitted(tracker, reissue.handle, reissue.length).then_some(Pick::Reissue(at));
         }
         // New commands start in the order in which they were posted; those that were begun go on in turn beside them, so
@@ -352,16 +349,24 @@ impl<M: Memory> Engine<M> {
             return None;
         }
         let &handle = tracker.started.front()?;
-        let entry = self.entries.get(handle)?;
+        let entry = self.entries.get(handle).filter(|entry| !self.is_refused(tracker, entry))?;
         let length = packet_length(entry, tracker.mtu, entry.cut);
         self.admitted(tracker, handle, length).then_some(Pick::New(handle, entry.cut, length))
     }
 
     fn may_start(&self, tracker: &Tracker, entry: &Entry) -> bool {
         if entry.command.has(CommandFlags::FENCE) {
-            return tracker.sent.is_empty() && tracker.started.is_empty() && tracker.await_done == 0;
+            let idle = tracker.sent.is_empty() && tracker.started.is_empty() && tracker.reissue.is_empty();
+            return idle && tracker.await_done == 0;
         }
-        !entry.ordered || tracker.after(entry.source, entry.to.endpoint, entry.number).is_some()
+        let in_reach = !entry.ordered || tracker.after(entry.source, entry.to.endpoint, entry.number).is_some();
+        in_reach && !self.is_refused(tracker, entry)
+    }
+
+    /// Whether the endpoint has said that it is not ready: more messages would be refused too (P-7.10).
+    fn is_refused(&self, tracker: &Tracker, entry: &Entry) -> bool {
+        let same = |other: &Entry| other.to.endpoint == entry.to.endpoint;
+        entry.is_send() && tracker.reissue.iter().any(|reissue| self.entries.get(reissue.handle).is_some_and(same))
     }
 
     fn admitted(&self, tracker: &Tracker, handle: u16, length: u32) -> bool {
@@ -466,6 +471,7 @@ impl<M: Memory> Engine<M> {
         }
         let after = match entry.ordered {
             true => tracker.after(entry.source, entry.to.endpoint, entry.number).unwrap_or(0),
+            false if entry.is_send() => UNORDERED,
             false => 0,
         };
         let reliability = Reliability {
@@ -953,7 +959,9 @@ fn request_command(entry: &Entry, sent: &Sent, ask: bool) -> Generic {
         let generic = generic.with(Slot::Immediate, if immediate { command.immediate } else { 0 });
         return if tagged { generic.with(Slot::Argument0, command.address) } else { generic };
     }
-    let remote = |generic: Generic| generic.with(Slot::Key, command.key).with(Slot::Address, command.address.wrapping_add(offset));
+    let remote = |generic: Generic| {
+        generic.with(Slot::Key, command.key).with(Slot::Address, command.address.wrapping_add(offset))
+    };
     match command.operation {
         Operation::Send => message(Kind::Send, with_immediate).with(Slot::Immediate, command.immediate),
         Operation::TaggedSend => message(Kind::TaggedSend, with_immediate)

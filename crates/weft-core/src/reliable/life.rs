@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 use super::before;
-use crate::limits::WINDOW;
-use crate::packet::Status;
+use crate::limits::{STREAMS_MAX, WINDOW};
+use crate::packet::{Status, UNORDERED};
 use crate::time::Time;
 
 const WORDS: usize = (WINDOW / 64) as usize;
@@ -92,6 +92,18 @@ pub(crate) struct Replay {
     pub(crate) result: Vec<u8>,
 }
 
+/// A message of several packets that was refused for good: its other packets must not be taken for another message.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RefusedMessage {
+    pub(crate) source: u32,
+    pub(crate) number: u32,
+    pub(crate) status: Status,
+    /// The packet that was refused.
+    psn: u32,
+    /// All its packets lie below: when the base has come here, none can follow.
+    end: u32,
+}
+
 /// One peer with requests under way.
 #[derive(Debug)]
 pub(crate) struct Life {
@@ -105,6 +117,7 @@ pub(crate) struct Life {
     marks: Vec<(u32, Mark)>,
     pub(crate) replay: VecDeque<Replay>,
     pub(crate) streams: Vec<Stream>,
+    refused: Vec<RefusedMessage>,
     pub(crate) held: Vec<Held>,
     pub(crate) held_bytes: usize,
     pub(crate) ack: Option<PendingAck>,
@@ -134,6 +147,7 @@ impl Life {
             marks: Vec::new(),
             replay: VecDeque::new(),
             streams: Vec::new(),
+            refused: Vec::new(),
             held: Vec::new(),
             held_bytes: 0,
             ack: None,
@@ -208,6 +222,7 @@ impl Life {
             self.advance();
         }
         self.marks.retain(|(psn, _)| !before(*psn, base));
+        self.refused.retain(|refused| before(base, refused.end));
         while self.replay.front().is_some_and(|replay| before(replay.psn, base)) {
             self.replay.pop_front();
         }
@@ -250,6 +265,30 @@ impl Life {
         self.marks.retain(|(marked, _)| *marked != psn);
     }
 
+    /// Remembers a message that was refused with this psn. While the psn was unsettled, the initiator sent nothing beyond
+    /// its window.
+    pub(crate) fn refuse_message(&mut self, source: u32, number: u32, status: Status, psn: u32) {
+        let end = psn.wrapping_add(crate::limits::WINDOW_MAX);
+        self.refused.push(RefusedMessage { source, number, status, psn, end });
+    }
+
+    /// The status with which a message was refused before.
+    pub(crate) fn refused_message(&self, source: u32, number: u32) -> Option<Status> {
+        let found = self.refused.iter().find(|refused| refused.source == source && refused.number == number);
+        found.map(|refused| refused.status)
+    }
+
+    /// A PROBE tells the initiator's next psn: messages that it has given up have no packets from there on.
+    pub(crate) fn probed(&mut self, base: u32, next: u32) {
+        for refused in &mut self.refused {
+            if before(refused.psn, base) && before(next, refused.end) {
+                refused.end = next;
+            }
+        }
+        self.raise_base(base);
+        self.refused.retain(|refused| before(self.base, refused.end));
+    }
+
     /// Moves the floor over what is accepted.
     fn advance(&mut self) {
         loop {
@@ -274,6 +313,7 @@ impl Life {
     pub(crate) fn is_idle(&self) -> bool {
         self.span() == 0
             && self.marks.is_empty()
+            && self.refused.is_empty()
             && self.replay.is_empty()
             && self.held.is_empty()
             && self.ack.is_none()
@@ -282,7 +322,7 @@ impl Life {
 
     /// Whether a message of a stream may be matched now (P-6.4).
     pub(crate) fn in_order(&self, source: u32, destination: u32, number: u32, after: u16) -> bool {
-        if after == 0 {
+        if after == 0 || after == UNORDERED {
             return true;
         }
         let earlier = number.wrapping_sub(u32::from(after));
@@ -291,11 +331,19 @@ impl Life {
     }
 
     /// A message of a stream matched, or was refused for good.
-    pub(crate) fn passed(&mut self, source: u32, destination: u32, number: u32) {
+    pub(crate) fn passed(&mut self, source: u32, destination: u32, number: u32, after: u16) {
+        if after == UNORDERED {
+            return;
+        }
         match self.streams.iter_mut().find(|s| s.source == source && s.destination == destination) {
             Some(stream) if before(stream.last, number) => stream.last = number,
             Some(_) => {}
-            None => self.streams.push(Stream { source, destination, last: number }),
+            None => {
+                if self.streams.len() >= STREAMS_MAX {
+                    self.streams.swap_remove(0);
+                }
+                self.streams.push(Stream { source, destination, last: number });
+            }
         }
     }
 

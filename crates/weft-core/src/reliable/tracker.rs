@@ -275,7 +275,7 @@ impl Tracker {
         let Some(stream) = stream else { return Some(0) };
         let at = stream.unsettled.partition_point(|other| order(*other, number).is_lt());
         let Some(earlier) = at.checked_sub(1).and_then(|at| stream.unsettled.get(at)) else { return Some(0) };
-        u16::try_from(number.wrapping_sub(*earlier)).ok()
+        u16::try_from(number.wrapping_sub(*earlier)).ok().filter(|distance| *distance != crate::packet::UNORDERED)
     }
 
     /// Bytes of sequence state.

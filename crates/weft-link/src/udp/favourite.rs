@@ -1,8 +1,8 @@
-//! A second socket for the peer that single datagrams keep going to.
+//! A second socket for the peer that sends keep going to.
 //!
 //! A connected socket sends about 350 ns faster, because the kernel remembers the route, and finds what arrives from its
 //! peer faster. But a connected socket hears only its peer. So the link has two on one port: the open one, which hears
-//! everybody, and this one, connected to whoever got the last [`RUN`] single sends. What the peer sends then arrives
+//! everybody, and this one, connected to whom the last [`RUN`] batches went. What the peer sends then arrives
 //! here, and the link polls both. Nothing is lost when the favourite changes: what is queued stays readable.
 
 use std::io;
@@ -12,16 +12,14 @@ use std::os::fd::OwnedFd;
 use super::receive::Pace;
 use super::socket;
 
-/// Single sends in a row to one destination that make it the favourite. Connecting costs as much as ten of them save.
+/// Batches in a row to one destination that make it the favourite. Connecting costs as much as ten of them save.
 const RUN: u32 = 64;
-/// Polls of this socket between two of the open one, while nothing arrives here…
-const EMPTY_POLLS: u32 = 4;
-/// …and while something does.
-const FULL_POLLS: u32 = 16;
+/// Polls of this socket for one of the open one, while nothing arrives there. While something does, it is one for one.
+const POLLS_MAX: u32 = 16;
 
 /// Who the favourite is, and who may become it.
 pub(super) struct Favourite {
-    /// Where the last single sends went.
+    /// Where the last batches went.
     candidate: SocketAddr,
     run: u32,
     connected: Option<Connected>,
@@ -34,13 +32,11 @@ pub(super) struct Connected {
     pub(super) socket: OwnedFd,
     pub(super) pace: Pace,
     peer: SocketAddr,
-    /// What polls of this socket have cost the open one, in units in which it gets its turn at [`TURN`].
-    turn: u32,
+    /// Polls until it is the open socket's turn.
+    wait: u32,
+    /// Polls between its turns: 1 after something was there, and twice as many after each time that nothing was.
+    interval: u32,
 }
-
-/// A common multiple of both poll counts.
-const TURN: u32 = FULL_POLLS;
-const _: () = assert!(TURN.is_multiple_of(EMPTY_POLLS) && TURN.is_multiple_of(FULL_POLLS));
 
 impl Favourite {
     pub(super) fn new(enabled: bool) -> Favourite {
@@ -63,9 +59,13 @@ impl Favourite {
         self.connected.as_mut()
     }
 
-    /// Counts a single send to somebody who is not the favourite; true when that should change.
+    /// Counts a batch; true when another should become the favourite.
     #[inline]
     pub(super) fn note(&mut self, to: SocketAddr) -> bool {
+        if self.socket_to(to).is_some() {
+            self.run = 0;
+            return false;
+        }
         self.run = if self.candidate == to { self.run + 1 } else { 1 };
         self.candidate = to;
         self.run >= RUN && self.enabled
@@ -97,7 +97,7 @@ impl Favourite {
         }
         match second(open, local, to, prepare) {
             Ok(socket) => {
-                self.connected = Some(Connected { socket, pace: Pace::new(joins), peer: to, turn: 0 });
+                self.connected = Some(Connected { socket, pace: Pace::new(joins), peer: to, wait: 1, interval: 1 });
                 true
             }
             // A wish only: the open socket does everything.
@@ -110,15 +110,18 @@ impl Favourite {
 }
 
 impl Connected {
-    /// After a poll that `found` something or not: whether it is the open socket's turn.
+    /// Whether it is the open socket's turn, too.
     #[inline]
-    pub(super) fn turn(&mut self, found: bool) -> bool {
-        self.turn += if found { TURN / FULL_POLLS } else { TURN / EMPTY_POLLS };
-        let turn = self.turn >= TURN;
-        if turn {
-            self.turn = 0;
-        }
-        turn
+    pub(super) fn is_turn(&mut self) -> bool {
+        self.wait -= 1;
+        self.wait == 0
+    }
+
+    /// The open socket had its turn, and something was `found` there or not.
+    #[inline]
+    pub(super) fn end_turn(&mut self, found: bool) {
+        self.interval = if found { 1 } else { (self.interval * 2).min(POLLS_MAX) };
+        self.wait = self.interval;
     }
 }
 

@@ -146,17 +146,24 @@ impl Link for UdpLink {
 
     #[inline]
     fn send(&mut self, batch: &[Outgoing<'_>]) -> Result<usize, SendError> {
-        if let [one] = batch {
-            if let Some(socket) = self.favourite.socket_to(one.to) {
-                // Where it fails, the way below finds out why.
-                if self.sender.send_connected(socket, one) {
-                    return Ok(1);
-                }
-            } else if self.favourite.note(one.to) {
+        let mut favourite = None;
+        if let [first, others @ ..] = batch
+            && others.iter().all(|other| other.to == first.to)
+        {
+            if self.favourite.note(first.to) {
                 self.adopt();
             }
+            favourite = self.favourite.socket_to(first.to);
+            if let Some(socket) = favourite
+                && others.is_empty()
+                && self.sender.send_connected(socket, first)
+            {
+                return Ok(1);
+            }
+            // Where that failed, the way below finds out why.
         }
-        let sent = self.sender.send(&self.socket, batch, &mut self.counters);
+        let socket = favourite.unwrap_or(&self.socket);
+        let sent = self.sender.send(socket, favourite.is_some(), batch, &mut self.counters);
         if let Err(SendError::TooBig { to }) = &sent {
             self.routes.forget(*to);
         }
@@ -167,14 +174,16 @@ impl Link for UdpLink {
     fn receive(&mut self, sink: &mut dyn FnMut(Incoming<'_>)) -> io::Result<usize> {
         if self.sender.has_rest() {
             // Whatever stops it now stops the next send too, which tells.
-            let _ = self.sender.send(&self.socket, &[], &mut self.counters);
+            let _ = self.sender.send(&self.socket, false, &[], &mut self.counters);
         }
         if let Some(favourite) = self.favourite.connected_mut() {
             let got = self.receiver.receive(&favourite.socket, &mut favourite.pace, sink, &mut self.counters)?;
-            if !favourite.turn(got > 0) {
+            if !favourite.is_turn() {
                 return Ok(got);
             }
-            return Ok(got + self.receiver.receive(&self.socket, &mut self.pace, sink, &mut self.counters)?);
+            let others = self.receiver.receive(&self.socket, &mut self.pace, sink, &mut self.counters);
+            favourite.end_turn(others.as_ref().is_ok_and(|others| *others > 0));
+            return others.map(|others| got + others);
         }
         self.receiver.receive(&self.socket, &mut self.pace, sink, &mut self.counters)
     }

@@ -4,7 +4,7 @@
 //! tells neither the size of joined datagrams nor marks. So joining is switched on only once a large datagram has come,
 //! and off again when none came for a while; while it is off and little arrives, `recvfrom` does, and every sixteenth
 //! call asks for marks too. A flow that fills queues is made of large datagrams, and those are always asked about.
-//! Several small ones in a row share one `recvmmsg`. `examples/calls.rs` measures the calls.
+//! Several small ones in a row share one `recvmmsg`. `examples/bare.rs` measures.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};

@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use libc::{c_int, iovec, mmsghdr, msghdr};
+use libc::{c_int, c_void, iovec, mmsghdr, msghdr};
 
 use super::address::RawAddress;
 use super::control::Control;
@@ -79,10 +79,12 @@ impl Sender {
         self.rest.sent < self.rest.bytes.len()
     }
 
+    /// Sends a batch. A socket that is `connected` is so to all destinations in it.
     #[inline]
     pub(super) fn send(
         &mut self,
         socket: &OwnedFd,
+        connected: bool,
         batch: &[Outgoing<'_>],
         counters: &mut Counters,
     ) -> Result<usize, SendError> {
@@ -98,7 +100,7 @@ impl Sender {
         }
         let mut left = batch;
         while let [first, behind @ ..] = left {
-            let taken = match self.send_many(socket, left) {
+            let taken = match self.send_many(socket, connected, left) {
                 0 => self.send_one(socket, first, counters).map(|()| behind),
                 sent => Ok(left.get(sent..).unwrap_or(&[])),
             };
@@ -112,17 +114,11 @@ impl Sender {
         Ok(batch.len() - left.len())
     }
 
-    /// One datagram by the shortest call, on a socket that is connected to its destination; false when it is not that
-    /// simple, and nothing was sent.
+    /// One on a socket that is connected to its destination; false when it is not that simple, and nothing was sent.
     #[inline]
     pub(super) fn send_connected(&self, socket: &OwnedFd, outgoing: &Outgoing<'_>) -> bool {
-        if self.plan(outgoing) != Some(0) || told_class(&self.classes, outgoing.class).is_some() || self.has_rest() {
-            return false;
-        }
-        let mut copy = [MaybeUninit::uninit(); SHORT_BYTES];
-        let Some(whole) = contiguous(outgoing.pieces, &mut copy) else { return false };
-        // SAFETY: `whole` can be read for its length while the pieces and the copy live.
-        unsafe { libc::send(socket.as_raw_fd(), whole.iov_base, whole.iov_len, 0) >= 0 }
+        let Some(segment_bytes) = self.plan(outgoing) else { return false };
+        !self.has_rest() && self.call(socket, None, outgoing, segment_bytes).is_ok()
     }
 
     /// One, by the plain call.
@@ -134,7 +130,7 @@ impl Sender {
         counters: &mut Counters,
     ) -> Result<(), SendError> {
         let Some(segment_bytes) = self.plan(outgoing) else { return self.send_cut(socket, outgoing, counters) };
-        match self.call(socket, outgoing.to, outgoing.pieces, segment_bytes, outgoing.class) {
+        match self.call(socket, Some(outgoing.to), outgoing, segment_bytes) {
             Ok(()) => Ok(()),
             Err(Refusal::WouldBlock) => Err(SendError::WouldBlock),
             Err(Refusal::TooBig) => Err(SendError::TooBig { to: outgoing.to }),
@@ -156,18 +152,21 @@ impl Sender {
     }
 
     /// As many from the front as one call takes; 0 when the first has to be looked at alone.
-    fn send_many(&mut self, socket: &OwnedFd, batch: &[Outgoing<'_>]) -> usize {
+    fn send_many(&mut self, socket: &OwnedFd, connected: bool, batch: &[Outgoing<'_>]) -> usize {
         let mut count = 0;
         let (offload, classes) = (self.offload, self.classes);
         for ((outgoing, slot), header) in batch.iter().zip(self.slots.iter_mut()).zip(self.headers.iter_mut()) {
             let Some(segment_bytes) = plan(offload, outgoing) else { break };
-            let (name, name_length) = RawAddress::from(outgoing.to);
-            slot.name = name;
             let class = told_class(&classes, outgoing.class);
             let control_length = slot.control.fill(segment_bytes, class, outgoing.to.is_ipv6());
             header.msg_len = 0;
-            header.msg_hdr.msg_name = (&raw mut slot.name).cast();
-            header.msg_hdr.msg_namelen = name_length;
+            if connected {
+                header.msg_hdr.msg_name = std::ptr::null_mut();
+                header.msg_hdr.msg_namelen = 0;
+            } else {
+                (slot.name, header.msg_hdr.msg_namelen) = RawAddress::from(outgoing.to);
+                header.msg_hdr.msg_name = (&raw mut slot.name).cast();
+            }
             header.msg_hdr.msg_iov = outgoing.pieces.as_ptr().cast_mut().cast::<iovec>();
             header.msg_hdr.msg_iovlen = outgoing.pieces.len() as _;
             header.msg_hdr.msg_control = slot.control.as_mut_ptr();
@@ -221,7 +220,9 @@ impl Sender {
             let end = rest.len().min(self.rest.sent + segments * size);
             let part = rest.get(self.rest.sent..end).unwrap_or(&[]);
             let cut = if part.len() > size { size as u16 } else { 0 };
-            match self.call(socket, self.rest.to, &[Segment::from_slice(part)], cut, self.rest.class) {
+            let (to, class) = (self.rest.to, self.rest.class);
+            let outgoing = Outgoing { to, pieces: &[Segment::from_slice(part)], segment_bytes: size, class };
+            match self.call(socket, Some(to), &outgoing, cut) {
                 Ok(()) => self.rest.sent = end,
                 Err(Refusal::Skip) => {
                     counters.skipped += 1;
@@ -250,17 +251,22 @@ impl Sender {
         plan(self.offload, outgoing)
     }
 
+    /// Sends one, to `to` or, without, to whom the socket is connected to.
     #[inline]
     fn call(
         &self,
         socket: &OwnedFd,
-        to: SocketAddr,
-        pieces: &[Segment<'_>],
+        to: Option<SocketAddr>,
+        outgoing: &Outgoing<'_>,
         segment_bytes: u16,
-        class: u8,
     ) -> Result<(), Refusal> {
-        let (mut name, name_length) = RawAddress::from(to);
-        let class = told_class(&self.classes, class);
+        let mut named = to.map(RawAddress::from);
+        let (name_at, name_length) = match &mut named {
+            Some((name, length)) => ((&raw mut *name).cast::<c_void>(), *length),
+            None => (std::ptr::null_mut(), 0),
+        };
+        let pieces = outgoing.pieces;
+        let class = told_class(&self.classes, outgoing.class);
         if segment_bytes == 0 && class.is_none() {
             let mut copy = [MaybeUninit::uninit(); SHORT_BYTES];
             if let Some(whole) = contiguous(pieces, &mut copy) {
@@ -268,8 +274,8 @@ impl Sender {
                     // SAFETY: `whole` can be read for its length while the pieces and the copy live, and the name is
                     // as long as told.
                     unsafe {
-                        let name = (&raw const name).cast();
-                        libc::sendto(socket.as_raw_fd(), whole.iov_base, whole.iov_len, 0, name, name_length)
+                        let (bytes, length) = (whole.iov_base, whole.iov_len);
+                        libc::sendto(socket.as_raw_fd(), bytes, length, 0, name_at.cast(), name_length)
                     }
                 });
             }
@@ -277,12 +283,12 @@ impl Sender {
         let mut control = Control::new();
         // SAFETY: a header of zeros has no addresses and no lengths, and is valid.
         let mut header: msghdr = unsafe { std::mem::zeroed() };
-        header.msg_name = (&raw mut name).cast();
+        header.msg_name = name_at;
         header.msg_namelen = name_length;
         header.msg_iov = pieces.as_ptr().cast_mut().cast::<iovec>();
         header.msg_iovlen = pieces.len() as _;
         if segment_bytes != 0 || class.is_some() {
-            header.msg_controllen = control.fill(segment_bytes, class, to.is_ipv6()) as _;
+            header.msg_controllen = control.fill(segment_bytes, class, outgoing.to.is_ipv6()) as _;
             header.msg_control = control.as_mut_ptr();
         }
         attempt(segment_bytes != 0, || {

@@ -105,8 +105,11 @@ impl Tables {
         };
         headers.copy_from_slice(&control.bytes_template);
         for insert in &*control.inserts {
-            let slot = command.slots.get(usize::from(insert.slot)).copied().unwrap_or(0);
-            insert.extract.write(headers, slot >> (insert.up & 63));
+            let slot = command.slots.get(usize::from(insert.slot)).copied().unwrap_or(0) >> (insert.up & 63);
+            // The template has zeros where slots go: what is zero, most flags among it, is there already.
+            if slot & insert.extract.max() != 0 {
+                insert.extract.write(headers, slot);
+            }
         }
         // Each sees only the command and the lengths, so their order does not matter.
         for (extract, program) in &*control.computed {

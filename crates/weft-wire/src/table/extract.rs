@@ -86,6 +86,42 @@ impl Extract {
     /// Writes the field; bits of `value` above its width are dropped. Bytes behind the end are not written.
     #[inline]
     pub(crate) fn write(self, bytes: &mut [u8], value: u64) {
+        // Most fields are whole bytes at whole bytes: nothing around them needs to be kept.
+        if (self.left | self.right) & 7 == 0 && !self.little {
+            let start = usize::from(self.offset) + usize::from(self.left / 8);
+            let place = bytes.get_mut(start..).unwrap_or(&mut []);
+            match self.right {
+                32 => {
+                    if let Some(place) = place.first_chunk_mut::<4>() {
+                        *place = (value as u32).to_be_bytes();
+                        return;
+                    }
+                }
+                0 => {
+                    if let Some(place) = place.first_chunk_mut::<8>() {
+                        *place = value.to_be_bytes();
+                        return;
+                    }
+                }
+                48 => {
+                    if let Some(place) = place.first_chunk_mut::<2>() {
+                        *place = (value as u16).to_be_bytes();
+                        return;
+                    }
+                }
+                56 => {
+                    if let Some(place) = place.first_mut() {
+                        *place = value as u8;
+                        return;
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.write_bits(bytes, value);
+    }
+
+    fn write_bits(self, bytes: &mut [u8], value: u64) {
         let placed = value << (self.right & 63) >> (self.left & 63);
         let placed = if self.little { placed.swap_bytes() } else { placed };
         let window = (self.window(bytes) & !self.mask()) | placed;

@@ -1,0 +1,75 @@
+//! `weft bench`: what things cost, always beside what they are to be compared with.
+//!
+//! Read [`net`] for the order in which the network benchmarks run, [`job`] for what is measured, [`pair`] for how two
+//! processes are kept in hand, and [`node`] for where Weft itself and the bare limits do their work.
+
+mod decode;
+mod job;
+mod limit;
+mod matching;
+mod net;
+mod node;
+mod pair;
+mod peer;
+mod place;
+mod table;
+mod weft;
+
+use std::io::Write;
+
+use crate::Failure;
+
+pub(crate) const HELP: &str = "\
+weft bench: what things cost, beside their rivals and their limits
+
+  weft bench decode [--rounds N] [--json]
+                                  cost of a packet, by tables and by hand-written code, in turns
+  weft bench match [--rounds N] [--json]
+                                  cost of matching a message, by how many receives or messages wait
+  weft bench lat [options]        latency in µs: half a round trip; of read and atomic, a whole one
+  weft bench bw [options]         bandwidth in MB/s (10^6 bytes), many messages under way
+  weft bench rate [options]       messages in millions a second, many under way
+      --op OP                     send (default), tagged, write, read or atomic
+      --link LINK                 udp (default)
+      --sizes N,N,...             message lengths in bytes, also 64k or 1m (default: those of the goals)
+      --rounds N                  rounds, of which the median is shown (default 5)
+      --quick                     short rounds: shows that all works, measures little
+      --peers-only                without Weft
+      --netns                     between two network namespaces joined by a veth pair of MTU 1500 (as root)
+      --json                      one JSON object a line, with every round
+
+Two processes, on the loopback or in two namespaces. A round is one run of each contender, so that whatever else the
+machine does hits all alike: Weft, then the peers that are installed (fi_pingpong and, where they are on the PATH,
+fabtests' streaming tests over libfabric's tcp and udp;ofi_rxd; ucx_perftest over tcp), then the limit: bare UDP
+sockets. Ratios are what to look at; times mean little from one machine to the next.
+
+To have the peers on Debian: apt-get install libfabric-bin ucx-utils iproute2. fabtests is in no Debian release: build
+it from libfabric's sources and put it on the PATH.
+";
+
+/// `weft bench WORDS`.
+pub(crate) fn run(words: &[&str], out: &mut dyn Write) -> Result<(), Failure> {
+    match words {
+        ["match", rest @ ..] => {
+            let options = matching::Options::parse(rest).map_err(Failure::Usage)?;
+            let report = matching::measure(&options).map_err(Failure::Told)?;
+            Ok(report.write(&options, out)?)
+        }
+        ["decode", rest @ ..] => {
+            let options = decode::Options::parse(rest).map_err(Failure::Usage)?;
+            let report = decode::decode(&options).map_err(Failure::Told)?;
+            Ok(report.write(&options, out)?)
+        }
+        [test, rest @ ..] if job::Test::from_name(test).is_some() => net::run(test, rest, out),
+        _ => Err(Failure::Usage("bench decode, lat, bw or rate; `weft bench --help` says more".to_string())),
+    }
+}
+
+/// The processes that a benchmark starts of this program; `None` when `words` are for nobody here.
+pub(crate) fn child(words: &[&str], out: &mut dyn Write) -> Option<Result<(), Failure>> {
+    match words {
+        [node::COMMAND, rest @ ..] => Some(node::run(rest, out)),
+        [place::JANITOR, names @ ..] => Some(place::clean_up_when_left(names)),
+        _ => None,
+    }
+}

@@ -1,0 +1,396 @@
+//! `weft bench lat|bw|rate`: Weft beside its peers and its limits.
+//!
+//! For each size, each contender is run until its number of iterations for a round is known, which also warms it up.
+//! Then come the rounds: Weft, the peers, the limit, Weft, and so on, so that a neighbour on the machine or a change of
+//! clock hits all of them. The figures are medians of rounds. No process is pinned.
+
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+use super::job::{Fault, Job, LinkKind, Measurement, Operation, Test};
+use super::limit::BareUdp;
+use super::node::{self, Kind};
+use super::peer;
+use super::place::Place;
+use super::table::{Cell, Report, Row};
+use crate::Failure;
+
+/// A run that takes longer is stopped.
+pub(crate) const RUN_MAX: Duration = Duration::from_secs(60);
+
+const ROUNDS_DEFAULT: usize = 5;
+const ROUNDS_MAX: usize = 1000;
+const ROUND_US: f64 = 300_000.0;
+const ROUND_QUICK_US: f64 = 30_000.0;
+const SIZE_MAX_BYTES: usize = 64 << 20;
+/// What the goals name.
+const SIZES_DEFAULT: [usize; 5] = [8, 64, 4096, 65_536, 1_048_576];
+const SIZES_RATE_DEFAULT: [usize; 2] = [8, 64];
+const ATOMIC_BYTES: usize = 8;
+/// The first run of a contender moves about so much, in so many messages at least and at most.
+const FIRST_BYTES: usize = 4 << 20;
+const FIRST_ITERATIONS_MIN: usize = 20;
+const FIRST_ITERATIONS_MAX: usize = 100;
+const ITERATIONS_MIN: u64 = 20;
+const ITERATIONS_MAX: u64 = 20_000_000;
+/// A round that follows a disturbed one has at least this part of the iterations.
+const DISTURBED_PART: u64 = 10;
+const SETTLE: Duration = Duration::from_millis(2);
+/// Of a round, this part more is done beforehand by contenders that can.
+const WARM_UP_PART: u64 = 10;
+
+/// Whose figures a column has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ColumnKind {
+    Weft,
+    Peer,
+    Limit,
+}
+
+/// The head of a column.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Column {
+    pub(crate) kind: ColumnKind,
+    pub(crate) program: &'static str,
+    pub(crate) over: &'static str,
+    pub(crate) how: &'static str,
+}
+
+/// One who can be measured.
+pub(crate) trait Contender {
+    fn column(&self) -> Column;
+    /// Why there can be no figure for such a job; `None` when there can.
+    fn lacks(&self, job: &Job) -> Option<String>;
+    fn run(&self, job: &Job, place: &Place) -> Result<Measurement, Fault>;
+}
+
+struct Weft {
+    operation: Operation,
+    link: LinkKind,
+}
+
+impl Contender for Weft {
+    fn column(&self) -> Column {
+        Column { kind: ColumnKind::Weft, program: "weft", over: self.link.name(), how: self.operation.name() }
+    }
+
+    fn lacks(&self, _job: &Job) -> Option<String> {
+        None
+    }
+
+    fn run(&self, job: &Job, place: &Place) -> Result<Measurement, Fault> {
+        node::measure(Kind::Weft, job, place, RUN_MAX)
+    }
+}
+
+/// What the command line asks for.
+#[derive(Debug)]
+struct Options {
+    test: Test,
+    operation: Operation,
+    link: LinkKind,
+    sizes: Vec<usize>,
+    rounds: usize,
+    quick: bool,
+    peers_only: bool,
+    netns: bool,
+    json: bool,
+}
+
+impl Options {
+    fn parse(test: &str, words: &[&str]) -> Result<Options, String> {
+        let test = Test::from_name(test).ok_or_else(|| format!("unknown test `{test}`"))?;
+        let mut options = Options {
+            test,
+            operation: Operation::Send,
+            link: LinkKind::Udp,
+            sizes: Vec::new(),
+            rounds: ROUNDS_DEFAULT,
+            quick: false,
+            peers_only: false,
+            netns: false,
+            json: false,
+        };
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            let mut value = || words.next().copied().ok_or_else(|| format!("{word} takes a value"));
+            match *word {
+                "--json" => options.json = true,
+                "--quick" => options.quick = true,
+                "--peers-only" => options.peers_only = true,
+                "--netns" => options.netns = true,
+                "--rounds" => {
+                    let rounds = value()?.parse().ok().filter(|rounds| (1..=ROUNDS_MAX).contains(rounds));
+                    options.rounds = rounds.ok_or_else(|| format!("--rounds takes a number from 1 to {ROUNDS_MAX}"))?;
+                }
+                "--op" => {
+                    let operation = Operation::from_name(value()?);
+                    options.operation = operation.ok_or("--op takes send, tagged, write, read or atomic")?;
+                }
+                "--link" => options.link = LinkKind::from_name(value()?).ok_or("--link takes udp")?,
+                "--sizes" => {
+                    options.sizes = value()?.split(',').map(size).collect::<Result<_, _>>()?;
+                }
+                other => return Err(format!("unknown option `{other}`; `weft bench --help` has them all")),
+            }
+        }
+        if options.operation == Operation::Atomic {
+            if options.sizes.iter().any(|bytes| *bytes != ATOMIC_BYTES) {
+                return Err(format!("atomics are of {ATOMIC_BYTES} bytes"));
+            }
+            options.sizes = vec![ATOMIC_BYTES];
+        }
+        if options.sizes.is_empty() {
+            let rate = test == Test::Rate;
+            options.sizes = if rate { SIZES_RATE_DEFAULT.to_vec() } else { SIZES_DEFAULT.to_vec() };
+        }
+        Ok(options)
+    }
+
+    fn round_us(&self) -> f64 {
+        if self.quick { ROUND_QUICK_US } else { ROUND_US }
+    }
+
+    fn job(&self, bytes: usize, iterations: u64) -> Job {
+        let Options { test, operation, link, .. } = *self;
+        Job {
+            test,
+            operation,
+            link,
+            bytes,
+            iterations,
+            warm_up: iterations / WARM_UP_PART,
+            span_us: self.round_us() as u64,
+        }
+    }
+}
+
+/// `8`, `64k` or `1m`.
+fn size(text: &str) -> Result<usize, String> {
+    let (digits, unit) = match text.strip_suffix(['k', 'K']) {
+        Some(digits) => (digits, 1 << 10),
+        None => text.strip_suffix(['m', 'M']).map_or((text, 1), |digits| (digits, 1 << 20)),
+    };
+    let bytes = digits.parse().ok().and_then(|number: usize| number.checked_mul(unit));
+    let bytes = bytes.filter(|bytes| (1..=SIZE_MAX_BYTES).contains(bytes));
+    bytes.ok_or_else(|| format!("`{text}` is no size from 1 to {SIZE_MAX_BYTES} bytes"))
+}
+
+/// `weft bench TEST WORDS`.
+pub(crate) fn run(test: &str, words: &[&str], out: &mut dyn Write) -> Result<(), Failure> {
+    let options = Options::parse(test, words).map_err(Failure::Usage)?;
+    let place = if options.netns { Place::namespaces()? } else { Place::loopback() };
+    let report = measure(&options, &place)?;
+    // The namespaces are not needed any more, even if the reader of the report takes its time.
+    drop(place);
+    if options.json {
+        report.write_json(out)?
+    } else {
+        report.write(out)?
+    }
+    Ok(())
+}
+
+fn measure(options: &Options, place: &Place) -> Result<Report, Failure> {
+    let mut contenders: Vec<Box<dyn Contender>> = Vec::new();
+    if !options.peers_only {
+        contenders.push(Box::new(Weft { operation: options.operation, link: options.link }));
+    }
+    let (peers, mut notes) = peer::installed(options.test, options.operation);
+    contenders.extend(peers);
+    contenders.push(Box::new(BareUdp { test: options.test }));
+    let mut rows = Vec::new();
+    let mut neighbours = Neighbours::default();
+    for &bytes in &options.sizes {
+        rows.push(row(options, place, &contenders, bytes, &mut neighbours, &mut notes)?);
+    }
+    notes.extend(neighbours.warning());
+    Ok(Report {
+        test: options.test,
+        operation: options.operation,
+        link: options.link,
+        place: place.title(),
+        rounds: options.rounds,
+        columns: contenders.iter().map(|contender| contender.column()).collect(),
+        rows,
+        notes,
+    })
+}
+
+fn row(
+    options: &Options,
+    place: &Place,
+    contenders: &[Box<dyn Contender>],
+    bytes: usize,
+    neighbours: &mut Neighbours,
+    notes: &mut Vec<String>,
+) -> Result<Row, Failure> {
+    let mut entries = Vec::new();
+    for contender in contenders {
+        let mut entry = Entry { contender: contender.as_ref(), iterations: 0, most: 0, cell: Cell::default() };
+        tell_progress(options, bytes, "warm-up", &entry);
+        match contender.lacks(&options.job(bytes, 1)) {
+            Some(why) => entry.give_up(why, notes),
+            None => entry.warm_up(options, place, bytes, notes)?,
+        }
+        entries.push(entry);
+    }
+    for round in 1..=options.rounds {
+        for entry in entries.iter_mut().filter(|entry| !entry.cell.given_up) {
+            tell_progress(options, bytes, &format!("round {round} of {}", options.rounds), entry);
+            neighbours.look();
+            let job = options.job(bytes, entry.iterations);
+            if let Some(found) = entry.run(&job, place, notes)? {
+                entry.cell.measurements.push(found);
+                entry.plan(&found, options.round_us());
+            }
+        }
+    }
+    Ok(Row { bytes, cells: entries.into_iter().map(|entry| entry.cell).collect() })
+}
+
+/// A contender at one size.
+struct Entry<'a> {
+    contender: &'a dyn Contender,
+    iterations: u64,
+    /// The most that a round could hold so far: what the machine does when nobody disturbs it.
+    most: u64,
+    cell: Cell,
+}
+
+impl Entry<'_> {
+    /// Finds how many iterations make a round. The first, short run counts the cost of setting up as well, so a longer
+    /// one corrects it.
+    fn warm_up(
+        &mut self,
+        options: &Options,
+        place: &Place,
+        bytes: usize,
+        notes: &mut Vec<String>,
+    ) -> Result<(), Failure> {
+        self.iterations = (FIRST_BYTES / bytes).clamp(FIRST_ITERATIONS_MIN, FIRST_ITERATIONS_MAX) as u64;
+        let spans_us: &[f64] = if options.quick { &[ROUND_QUICK_US] } else { &[ROUND_QUICK_US, ROUND_US] };
+        for span_us in spans_us {
+            let job = options.job(bytes, self.iterations);
+            let Some(found) = self.run(&job, place, notes)? else { return Ok(()) };
+            self.most = 0;
+            self.plan(&found, *span_us);
+        }
+        Ok(())
+    }
+
+    /// Sets the iterations of the next run from the pace of the last. When others take the processors, the pace falls a
+    /// thousandfold: a round must neither take minutes then, nor be too short when they are gone.
+    fn plan(&mut self, found: &Measurement, span_us: f64) {
+        let fit = (found.iterations as f64 * span_us / found.elapsed_us.max(1.0)) as u64;
+        self.most = self.most.max(fit);
+        self.iterations = fit.max(self.most / DISTURBED_PART).clamp(ITERATIONS_MIN, ITERATIONS_MAX);
+    }
+
+    /// Weft's failure ends the benchmark; a peer's or a limit's is noted, and the others go on.
+    fn run(&mut self, job: &Job, place: &Place, notes: &mut Vec<String>) -> Result<Option<Measurement>, Failure> {
+        match self.contender.run(job, place) {
+            Ok(found) => Ok(Some(found)),
+            Err(fault) if self.contender.column().kind == ColumnKind::Weft => Err(Failure::Told(fault.to_string())),
+            Err(fault) => {
+                self.give_up(format!("{} bytes: failed: {fault}", job.bytes), notes);
+                Ok(None)
+            }
+        }
+    }
+
+    /// What it has measured so far stays.
+    fn give_up(&mut self, why: String, notes: &mut Vec<String>) {
+        self.cell.given_up = true;
+        let note = format!("{}: {why}", self.contender.column().name());
+        // The same may be true of several sizes.
+        if !notes.contains(&note) {
+            notes.push(note);
+        }
+    }
+}
+
+/// Whether others have the processors. A message waits for milliseconds when the one that it is for does not run, and the
+/// contenders that sleep and those that spin do not suffer alike.
+#[derive(Default)]
+struct Neighbours {
+    looks: usize,
+    seen: usize,
+}
+
+impl Neighbours {
+    /// Looks between two runs, when nobody but this thread should be running.
+    fn look(&mut self) {
+        // The threads that read the last run's output end in a moment.
+        std::thread::sleep(SETTLE);
+        let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+        self.looks += 1;
+        self.seen += usize::from(running(&text).is_some_and(|running| running > 1));
+    }
+
+    fn warning(&self) -> Option<String> {
+        let Neighbours { looks, seen } = self;
+        let many = seen * 4 > *looks;
+        many.then(|| format!("others were running before {seen} of {looks} runs: these figures mean little"))
+    }
+}
+
+/// How many threads run, of a text such as `2.35 2.98 2.05 2/87 8385`.
+fn running(loadavg: &str) -> Option<u32> {
+    loadavg.split_whitespace().nth(3)?.split('/').next()?.parse().ok()
+}
+
+fn tell_progress(options: &Options, bytes: usize, stage: &str, entry: &Entry<'_>) {
+    let mut terminal = std::io::stderr();
+    if terminal.is_terminal() {
+        let (test, name) = (options.test.name(), entry.contender.column().name());
+        // Who cannot be told of the progress still gets the result.
+        let _ = write!(terminal, "\r\x1b[K{test}, {bytes} bytes, {stage}: {name}\r").and_then(|()| terminal.flush());
+    }
+}
+
+impl Column {
+    /// The column's name in notes and JSON.
+    pub(crate) fn name(&self) -> String {
+        format!("{} {} {}", self.program, self.over, self.how)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn busy_neighbours_are_told_of() {
+        assert_eq!(running("2.35 2.98 2.05 12/87 8385\n"), Some(12));
+        assert_eq!(running("2.35 2.98"), None);
+        assert_eq!(Neighbours { looks: 8, seen: 2 }.warning(), None);
+        assert!(Neighbours { looks: 8, seen: 3 }.warning().unwrap().contains("before 3 of 8 runs"));
+    }
+
+    #[test]
+    fn options_are_read() {
+        let words = ["--op", "tagged", "--link", "udp", "--sizes", "8,64k,1m", "--rounds", "3", "--json", "--netns"];
+        let options = Options::parse("bw", &words).unwrap();
+        assert_eq!((options.test, options.operation, options.rounds), (Test::Bandwidth, Operation::Tagged, 3));
+        assert_eq!(options.sizes, [8, 65_536, 1_048_576]);
+        assert!(options.json && options.netns && !options.quick && !options.peers_only);
+        assert_eq!(Options::parse("lat", &[]).unwrap().sizes, SIZES_DEFAULT);
+        assert_eq!(Options::parse("rate", &[]).unwrap().sizes, SIZES_RATE_DEFAULT);
+        assert_eq!(Options::parse("lat", &["--op", "atomic"]).unwrap().sizes, [8]);
+        for (wrong, told) in [
+            (&["--sizes", "8,,9"][..], "`` is no size"),
+            (&["--sizes", "0"], "`0` is no size"),
+            (&["--sizes", "99999999999999999999m"], "is no size"),
+            (&["--sizes"], "--sizes takes a value"),
+            (&["--rounds", "0"], "from 1 to 1000"),
+            (&["--op", "swim"], "--op takes"),
+            (&["--op", "atomic", "--sizes", "64"], "atomics are of 8 bytes"),
+            (&["--link", "tcp"], "--link takes udp"),
+            (&["--fast"], "unknown option `--fast`"),
+        ] {
+            let error = Options::parse("lat", wrong).unwrap_err();
+            assert!(error.contains(told), "{error}");
+        }
+    }
+}

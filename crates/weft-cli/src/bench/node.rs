@@ -1,0 +1,159 @@
+//! The processes of `weft bench` that are Weft's own: both roles of Weft itself, and of the bare limits.
+//!
+//! A run is two children of this program, `weft bench-node KIND ROLE ADDRESS JOB`. They speak with their parent in lines:
+//!
+//! | child → parent | parent → child |
+//! |---|---|
+//! | `hello TEXT`: how it is reached, in one line of its own making | `hello TEXT`: the other's |
+//! | `result FIGURES`: one of the two, when the work is done | end of input: the work is over |
+//!
+//! The parent closes the server's input when the client has ended. A child whose input is closed and that does not end
+//! in time ends itself, so that none outlives a parent that was killed.
+
+use std::io::{BufRead, Write};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use super::job::{Fault, Job, Measurement};
+use super::limit;
+use super::pair::{Event, Pair, Role};
+use super::place::Place;
+use super::weft;
+use crate::Failure;
+
+/// The hidden command that a child is.
+pub(crate) const COMMAND: &str = "bench-node";
+
+/// How long a child may take to notice that its input is closed.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// What a pair of children does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Weft itself.
+    Weft,
+    /// One datagram back and forth, spinning.
+    BarePingPong,
+    /// Datagrams one way, with segmentation offload.
+    BareStream,
+}
+
+impl Kind {
+    const ALL: [Kind; 3] = [Kind::Weft, Kind::BarePingPong, Kind::BareStream];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Kind::Weft => "weft",
+            Kind::BarePingPong => "bare-ping-pong",
+            Kind::BareStream => "bare-stream",
+        }
+    }
+}
+
+/// What a child is to do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Task {
+    pub(crate) job: Job,
+    /// The address of this child's network interface.
+    pub(crate) local: IpAddr,
+}
+
+/// A child's line to its parent.
+pub(crate) struct Meeting<'a> {
+    out: &'a mut dyn Write,
+    lines: Receiver<String>,
+    over: Arc<AtomicBool>,
+}
+
+impl<'a> Meeting<'a> {
+    fn new(out: &'a mut dyn Write) -> Meeting<'a> {
+        let (sender, lines) = channel();
+        let over = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&over);
+        std::thread::spawn(move || {
+            for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+                // The work may be done without what comes late.
+                let _ = sender.send(line);
+            }
+            seen.store(true, Ordering::Relaxed);
+            drop(sender);
+            std::thread::sleep(GRACE);
+            std::process::exit(3);
+        });
+        Meeting { out, lines, over }
+    }
+
+    /// Tells the other role `mine` and returns what it tells. To be called once by each.
+    pub(crate) fn exchange(&mut self, mine: &str) -> Result<String, String> {
+        let told = writeln!(self.out, "hello {mine}").and_then(|()| self.out.flush());
+        told.map_err(|error| error.to_string())?;
+        let line = self.lines.recv().map_err(|_| "the benchmark ended before the other side was there")?;
+        line.strip_prefix("hello ").map(str::to_string).ok_or_else(|| format!("`{line}` is no hello"))
+    }
+
+    /// Whether the other side has done its work. One relaxed load: cheap enough for a loop that spins.
+    pub(crate) fn over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
+}
+
+/// A child's whole life.
+pub(crate) fn run(words: &[&str], out: &mut dyn Write) -> Result<(), Failure> {
+    let wrong = || Failure::Usage(format!("`weft {COMMAND}` is for `weft bench` alone"));
+    let [kind, role, local, job @ ..] = words else { return Err(wrong()) };
+    let kind = Kind::ALL.into_iter().find(|known| known.name() == *kind).ok_or_else(wrong)?;
+    let role = Role::from_name(role).ok_or_else(wrong)?;
+    let local = local.parse().map_err(|_| wrong())?;
+    let task = Task { job: Job::from_words(job).ok_or_else(wrong)?, local };
+    let mut meeting = Meeting::new(out);
+    let body = match (kind, role) {
+        (Kind::Weft, Role::Server) => weft::server,
+        (Kind::Weft, Role::Client) => weft::client,
+        (Kind::BarePingPong, Role::Server) => limit::ping_pong_server,
+        (Kind::BarePingPong, Role::Client) => limit::ping_pong_client,
+        (Kind::BareStream, Role::Server) => limit::stream_server,
+        (Kind::BareStream, Role::Client) => limit::stream_client,
+    };
+    let found = body(&task, &mut meeting).map_err(Failure::Told)?;
+    if let Some(measurement) = found {
+        writeln!(out, "result {}", measurement.words())?;
+        out.flush()?;
+    }
+    Ok(())
+}
+
+/// Runs both children and returns what they found.
+pub(crate) fn measure(kind: Kind, job: &Job, place: &Place, limit: Duration) -> Result<Measurement, Fault> {
+    let program = std::env::current_exe();
+    let program = program.map_err(|error| Fault::Start { program: "weft".to_string(), why: error.to_string() })?;
+    let program = program.to_string_lossy();
+    let mut pair = Pair::new(kind.name(), limit);
+    for role in Role::BOTH {
+        let mut command = place.command(role, &program);
+        command.args([COMMAND, kind.name(), role.name(), &place.address(role).to_string()]).args(job.words());
+        pair.start(role, command)?;
+    }
+    let mut found = None;
+    let mut running = Role::BOTH.len();
+    while running > 0 {
+        match pair.next()? {
+            Event::Line(role, line) => {
+                if line.starts_with("hello ") {
+                    pair.tell(role.other(), &line);
+                } else {
+                    let measurement = line.strip_prefix("result ").and_then(Measurement::from_words);
+                    let unread = || Fault::Unread { who: format!("{}, {role}", kind.name()), shown: line.clone() };
+                    found = Some(measurement.ok_or_else(unread)?);
+                }
+            }
+            Event::Ended(role) => {
+                running -= 1;
+                pair.close(role.other());
+            }
+        }
+    }
+    found.ok_or_else(|| Fault::Unread { who: kind.name().to_string(), shown: "nothing".to_string() })
+}

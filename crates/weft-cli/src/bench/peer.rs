@@ -1,0 +1,383 @@
+//! The peers: other people's programs that measure other people's libraries on the same path.
+//!
+//! | program | what it is asked | what its figure means |
+//! |---|---|---|
+//! | `fi_pingpong` | `-e msg` or `rdm`, `-m msg` or `tagged` | `usec/xfer`: time / (2 × iterations), so half a round trip, the mean, without warm-up. Its `MB/sec` (10^6) is only size / that: never more than one message is under way |
+//! | fabtests | `fi_msg_bw`, `fi_rdm_tagged_bw`, `fi_rma_bw` | `usec/xfer`: time / iterations, with a window of 64 messages |
+//! | `ucx_perftest` | `ucp_am_*`, `tag_*`, `ucp_put_*`, `ucp_get`, `ucp_fadd` | `overall_lat`: µs, of `*_lat` tests half a round trip, of all others time / iterations. Its `MB/s` are 2^20 |
+//!
+//! All of them come down to microseconds a message, from which [`Measurement::of`] makes the figure of the test. So the
+//! rounding of the other columns does not matter, and neither do different ideas of a megabyte.
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use super::job::{Fault, Job, Measurement, Operation, Test};
+use super::net::{Column, ColumnKind, Contender, RUN_MAX};
+use super::pair::{Event, Pair, Role};
+use super::place::{Place, on_path};
+
+/// How often to look whether a server listens, and how long to wait for it.
+const LISTEN_POLL: Duration = Duration::from_millis(5);
+const LISTEN_MAX: Duration = Duration::from_secs(5);
+/// fabtests counts no message unless there are more than its window of 64.
+const FABTESTS_ITERATIONS_MIN: u64 = 65;
+/// `ucp_get` and `ucp_fadd` measure latency unless told to have more under way; the `*_bw` tests have 32.
+const UCX_OUTSTANDING: &str = "32";
+
+/// A provider of libfabric, with the type of endpoint that it is asked for.
+#[derive(Clone, Copy)]
+struct Provider {
+    name: &'static str,
+    endpoint: &'static str,
+}
+
+const TCP: Provider = Provider { name: "tcp", endpoint: "msg" };
+const RXM: Provider = Provider { name: "tcp;ofi_rxm", endpoint: "rdm" };
+const RXD: Provider = Provider { name: "udp;ofi_rxd", endpoint: "rdm" };
+
+/// One program as it is run for one operation.
+struct Peer {
+    program: &'static str,
+    over: &'static str,
+    how: &'static str,
+    family: Family,
+}
+
+#[derive(Clone, Copy)]
+enum Family {
+    PingPong(Provider),
+    Fabtests(Provider),
+    Ucx,
+}
+
+/// The peers that can do `operation` and are installed, and remarks on those and on the others.
+pub(crate) fn installed(test: Test, operation: Operation) -> (Vec<Box<dyn Contender>>, Vec<String>) {
+    let mut notes = Vec::new();
+    let mut peers = libfabric(test, operation, &mut notes);
+    peers.extend(ucx(test, operation, &mut notes));
+    (peers.into_iter().map(|peer| Box::new(peer) as Box<dyn Contender>).collect(), notes)
+}
+
+fn libfabric(test: Test, operation: Operation, notes: &mut Vec<String>) -> Vec<Peer> {
+    let mut peers = Vec::new();
+    let streams = test != Test::Latency;
+    for provider in [TCP, RXM, RXD] {
+        let stream = if streams { stream_program(provider, operation) } else { None };
+        if let Some((program, how)) = stream.filter(|(program, _)| on_path(program)) {
+            peers.push(Peer { program, over: provider.name, how, family: Family::Fabtests(provider) });
+            continue;
+        }
+        // Endpoints of type msg know no tags.
+        let ping_pong = match operation {
+            Operation::Send => Some("ping-pong"),
+            Operation::Tagged if provider.endpoint != "msg" => Some("ping-pong"),
+            _ => None,
+        };
+        if let Some(how) = ping_pong.filter(|_| on_path("fi_pingpong")) {
+            let family = Family::PingPong(provider);
+            peers.push(Peer { program: "fi_pingpong", over: provider.name, how, family });
+        }
+    }
+    if !on_path("fi_pingpong") {
+        notes.push("fi_pingpong is not installed: apt-get install libfabric-bin".to_string());
+    }
+    let name = operation.name();
+    if streams {
+        if peers.iter().any(|peer| matches!(peer.family, Family::PingPong(_))) {
+            notes.push("fi_pingpong never has more than one message under way".to_string());
+        }
+        if operation == Operation::Atomic {
+            notes.push("libfabric's tools do not measure atomics".to_string());
+        } else if !peers.iter().any(|peer| matches!(peer.family, Family::Fabtests(_))) {
+            notes.push(
+                "fabtests (fi_msg_bw, fi_rdm_tagged_bw, fi_rma_bw) is not on the PATH: no stream over libfabric; \
+                 build it from libfabric's sources, Debian has no package"
+                    .to_string(),
+            );
+        } else if operation == Operation::Send {
+            notes.push("send: fi_rdm_tagged_bw's messages are tagged".to_string());
+        }
+    } else if !matches!(operation, Operation::Send | Operation::Tagged) {
+        notes.push(format!("fi_pingpong does not measure {name}"));
+    }
+    peers
+}
+
+/// The program of fabtests that streams, and what it does.
+fn stream_program(provider: Provider, operation: Operation) -> Option<(&'static str, &'static str)> {
+    match operation {
+        Operation::Send if provider.endpoint == "msg" => Some(("fi_msg_bw", "stream")),
+        Operation::Send | Operation::Tagged if provider.endpoint != "msg" => Some(("fi_rdm_tagged_bw", "stream")),
+        Operation::Write => Some(("fi_rma_bw", "write")),
+        Operation::Read => Some(("fi_rma_bw", "read")),
+        _ => None,
+    }
+}
+
+fn ucx(test: Test, operation: Operation, notes: &mut Vec<String>) -> Option<Peer> {
+    if !on_path("ucx_perftest") {
+        notes.push("ucx_perftest is not installed: apt-get install ucx-utils".to_string());
+        return None;
+    }
+    let how = match (operation, test) {
+        (Operation::Send, Test::Latency) => "ucp_am_lat",
+        (Operation::Send, _) => "ucp_am_bw",
+        (Operation::Tagged, Test::Latency) => "tag_lat",
+        (Operation::Tagged, _) => "tag_bw",
+        (Operation::Write, Test::Latency) => "ucp_put_lat",
+        (Operation::Write, _) => "ucp_put_bw",
+        (Operation::Read, _) => "ucp_get",
+        (Operation::Atomic, _) => "ucp_fadd",
+    };
+    if operation == Operation::Send {
+        notes.push("send: UCX sends active messages".to_string());
+    }
+    Some(Peer { program: "ucx_perftest", over: "tcp", how, family: Family::Ucx })
+}
+
+impl Contender for Peer {
+    fn column(&self) -> Column {
+        Column { kind: ColumnKind::Peer, program: self.program, over: self.over, how: self.how }
+    }
+
+    fn lacks(&self, _job: &Job) -> Option<String> {
+        None
+    }
+
+    fn run(&self, job: &Job, place: &Place) -> Result<Measurement, Fault> {
+        let job = match self.family {
+            Family::Fabtests(_) => Job { iterations: job.iterations.max(FABTESTS_ITERATIONS_MIN), ..*job },
+            Family::PingPong(_) | Family::Ucx => *job,
+        };
+        // A port that is free now may not be in a moment; a second try tells bad luck from a server that cannot start.
+        self.attempt(&job, place).or_else(|fault| match fault {
+            Attempt::NeverListened(_) => self.attempt(&job, place).map_err(Attempt::fault),
+            Attempt::Failed(fault) => Err(fault),
+        })
+    }
+}
+
+enum Attempt {
+    NeverListened(Fault),
+    Failed(Fault),
+}
+
+impl Attempt {
+    fn fault(self) -> Fault {
+        match self {
+            Attempt::NeverListened(fault) | Attempt::Failed(fault) => fault,
+        }
+    }
+}
+
+impl Peer {
+    fn attempt(&self, job: &Job, place: &Place) -> Result<Measurement, Attempt> {
+        let who = format!("{} {}", self.program, self.over);
+        let port = free_port().map_err(|error| {
+            Attempt::Failed(Fault::Start { program: who.clone(), why: format!("no free port: {error}") })
+        })?;
+        let mut pair = Pair::new(&who, RUN_MAX);
+        pair.start(Role::Server, self.command(Role::Server, job, place, port)).map_err(Attempt::Failed)?;
+        wait_for_port(&mut pair, port, &who).map_err(Attempt::NeverListened)?;
+        pair.start(Role::Client, self.command(Role::Client, job, place, port)).map_err(Attempt::Failed)?;
+        let mut shown = Vec::new();
+        let mut running = Role::BOTH.len();
+        while running > 0 {
+            match pair.next().map_err(Attempt::Failed)? {
+                Event::Line(Role::Client, line) => shown.push(line),
+                Event::Line(Role::Server, _) => {}
+                Event::Ended(_) => running -= 1,
+            }
+        }
+        let measurement = self.read(job, &shown);
+        let unread = || Attempt::Failed(Fault::Unread { who, shown: shown.join(" / ") });
+        measurement.ok_or_else(unread)
+    }
+
+    fn command(&self, role: Role, job: &Job, place: &Place, port: u16) -> Command {
+        let mut command = place.command(role, self.program);
+        let (bytes, iterations) = (job.bytes.to_string(), job.iterations.to_string());
+        let (warm_up, port) = (job.warm_up.max(1).to_string(), port.to_string());
+        let server = place.address(Role::Server).to_string();
+        match self.family {
+            Family::PingPong(provider) => {
+                let mode = if job.operation == Operation::Tagged { "tagged" } else { "msg" };
+                command.args(["-p", provider.name, "-e", provider.endpoint, "-m", mode, "-S", &bytes, "-I"]);
+                command.arg(iterations);
+            }
+            Family::Fabtests(provider) => {
+                command.args(["-p", provider.name, "-S", &bytes, "-I", &iterations, "-w", &warm_up]);
+                if matches!(job.operation, Operation::Write | Operation::Read) {
+                    command.args(["-e", provider.endpoint, "-o", job.operation.name()]);
+                }
+                if role == Role::Server {
+                    command.args(["-s", &server]);
+                }
+            }
+            Family::Ucx => {
+                command.env("UCX_TLS", "tcp").env("UCX_NET_DEVICES", place.device());
+                command.args([
+                    "-t",
+                    self.how,
+                    "-s",
+                    &bytes,
+                    "-n",
+                    &iterations,
+                    "-w",
+                    &warm_up,
+                    "-p",
+                    &port,
+                    "-v",
+                    "-f",
+                ]);
+                if job.test != Test::Latency && job.operation.answers() {
+                    command.args(["-O", UCX_OUTSTANDING]);
+                }
+                if role == Role::Client {
+                    command.arg(server);
+                }
+                return command;
+            }
+        }
+        match role {
+            Role::Server => command.args(["-B", &port]),
+            Role::Client => command.args(["-P", &port, &server]),
+        };
+        command
+    }
+
+    fn read(&self, job: &Job, shown: &[String]) -> Option<Measurement> {
+        // Of both directions where both carry the message.
+        let (message_us, messages) = match self.family {
+            Family::PingPong(_) => (column(shown, "usec/xfer", char::is_whitespace)?, 2),
+            Family::Fabtests(_) => (column(shown, "usec/xfer", char::is_whitespace)?, 1),
+            Family::Ucx => {
+                let directions = if job.test == Test::Latency && !job.operation.answers() { 2 } else { 1 };
+                (column(shown, "overall_lat", |letter| letter == ',')?, directions)
+            }
+        };
+        let elapsed_us = message_us * (job.iterations * messages) as f64;
+        Some(Measurement::of(job, elapsed_us, messages)).filter(|found| found.figure > 0.0 && found.figure.is_finite())
+    }
+}
+
+/// The number under the heading `name` of the table in `shown`.
+fn column(shown: &[String], name: &str, separator: fn(char) -> bool) -> Option<f64> {
+    let cells = |line: &str| -> Vec<String> {
+        line.split(separator).map(str::trim).filter(|cell| !cell.is_empty()).map(str::to_string).collect()
+    };
+    let mut lines = shown.iter().map(|line| cells(line));
+    let index = lines.find_map(|cells| cells.iter().position(|cell| cell == name))?;
+    lines.next()?.get(index)?.parse().ok()
+}
+
+fn free_port() -> std::io::Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+}
+
+/// Waits until the server has the port; none of these programs tells, and none of their clients tries again.
+fn wait_for_port(pair: &mut Pair, port: u16, who: &str) -> Result<(), Fault> {
+    let latest = pair.deadline().min(Instant::now() + LISTEN_MAX);
+    while Instant::now() < latest {
+        pair.still_runs(Role::Server)?;
+        if pair.id(Role::Server).is_some_and(|process| has_port(process, port)) {
+            return Ok(());
+        }
+        std::thread::sleep(LISTEN_POLL);
+    }
+    Err(Fault::Slow { who: format!("{who}, server: it does not listen;"), seconds: LISTEN_MAX.as_secs() })
+}
+
+/// Whether the namespace of `process` has a TCP socket that listens on the port, or a UDP socket bound to it.
+fn has_port(process: u32, port: u16) -> bool {
+    const TCP_LISTEN: &str = "0A";
+    const UDP_BOUND: &str = "07";
+    let ending = format!(":{port:04X}");
+    [("tcp", TCP_LISTEN), ("tcp6", TCP_LISTEN), ("udp", UDP_BOUND), ("udp6", UDP_BOUND)].iter().any(|(name, state)| {
+        let table = Path::new("/proc").join(process.to_string()).join("net").join(name);
+        let table = std::fs::read_to_string(table).unwrap_or_default();
+        table.lines().skip(1).any(|line| {
+            let mut cells = line.split_whitespace().skip(1);
+            let local = cells.next().is_some_and(|local| local.ends_with(&ending));
+            local && cells.nth(1) == Some(*state)
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::job::LinkKind;
+
+    fn lines(text: &str) -> Vec<String> {
+        text.lines().map(str::to_string).collect()
+    }
+
+    fn job(test: Test) -> Job {
+        Job {
+            test,
+            operation: Operation::Send,
+            link: LinkKind::Udp,
+            bytes: 65_536,
+            iterations: 100,
+            warm_up: 1,
+            span_us: 1,
+        }
+    }
+
+    #[test]
+    fn fi_pingpong_is_read() {
+        let shown = lines(
+            "bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec\n\
+             64k     100     =100     12m         0.01s   2584.23      25.36       0.04\n",
+        );
+        let peer = Peer { program: "fi_pingpong", over: "tcp", how: "ping-pong", family: Family::PingPong(TCP) };
+        let latency = peer.read(&job(Test::Latency), &shown).unwrap();
+        assert!((latency.figure - 25.36).abs() < 1e-9 && (latency.elapsed_us - 5072.0).abs() < 1e-6);
+        let bandwidth = peer.read(&job(Test::Bandwidth), &shown).unwrap().figure;
+        assert!((bandwidth - 2584.23).abs() < 1.0, "its own MB/sec, {bandwidth}");
+        assert!(peer.read(&job(Test::Latency), &lines("fi_getinfo(): -61 (No data available)")).is_none());
+        assert!(peer.read(&job(Test::Latency), &shown[..1]).is_none());
+    }
+
+    #[test]
+    fn fabtests_is_read() {
+        let shown = lines(
+            "bytes   iters   total       time     MB/sec    usec/xfer   Mxfers/sec\n\
+             64k     1k      62m         0.03s   1939.57      33.79       0.03\n",
+        );
+        let peer = Peer { program: "fi_msg_bw", over: "tcp", how: "stream", family: Family::Fabtests(TCP) };
+        let found = peer.read(&job(Test::Bandwidth), &shown).unwrap();
+        assert!((found.figure - 1939.57).abs() < 1.0 && (found.elapsed_us - 3379.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn ucx_perftest_is_read() {
+        let shown = lines(
+            "[1.0] parser.c:1 UCX WARN something of no matter\n\
+             iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw,overall_bw,avg_mr,overall_mr\n\
+             100,4.814,4.994,5.000,1.53,1.53,200251,200251\n",
+        );
+        let peer = Peer { program: "ucx_perftest", over: "tcp", how: "ucp_am_lat", family: Family::Ucx };
+        let latency = peer.read(&job(Test::Latency), &shown).unwrap();
+        assert_eq!((latency.figure, latency.elapsed_us), (5.0, 1000.0));
+        let rate = peer.read(&job(Test::Rate), &shown).unwrap();
+        assert_eq!((rate.figure, rate.elapsed_us), (0.2, 500.0));
+        let read = Job { operation: Operation::Read, ..job(Test::Latency) };
+        assert_eq!(peer.read(&read, &shown).unwrap().elapsed_us, 500.0);
+    }
+
+    #[test]
+    fn a_port_that_listens_is_seen() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        assert!(has_port(std::process::id(), port));
+        drop(listener);
+        assert!(!has_port(std::process::id(), port));
+        let socket = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        assert!(has_port(std::process::id(), socket.local_addr().unwrap().port()));
+    }
+}

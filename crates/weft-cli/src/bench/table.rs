@@ -1,0 +1,324 @@
+//! The report of a network benchmark: one table, or one JSON object a line.
+
+use std::io::{self, Write};
+
+use super::job::{LinkKind, Measurement, Operation, Test};
+use super::net::{Column, ColumnKind};
+use crate::json::Object;
+
+const BYTES_WIDTH: usize = 8;
+const COLUMN_WIDTH_MIN: usize = 10;
+const RATIO_WIDTH: usize = 9;
+
+/// All that a benchmark found.
+pub(crate) struct Report {
+    pub(crate) test: Test,
+    pub(crate) operation: Operation,
+    pub(crate) link: LinkKind,
+    pub(crate) place: &'static str,
+    pub(crate) rounds: usize,
+    pub(crate) columns: Vec<Column>,
+    pub(crate) rows: Vec<Row>,
+    pub(crate) notes: Vec<String>,
+}
+
+/// What was found for one size; a cell for each column.
+pub(crate) struct Row {
+    pub(crate) bytes: usize,
+    pub(crate) cells: Vec<Cell>,
+}
+
+/// The rounds of one contender at one size.
+#[derive(Default)]
+pub(crate) struct Cell {
+    pub(crate) measurements: Vec<Measurement>,
+    /// It cannot do this, or failed in some round; a note says which.
+    pub(crate) given_up: bool,
+}
+
+impl Cell {
+    /// The round whose figure is the median.
+    fn median(&self) -> Option<&Measurement> {
+        let mut sorted: Vec<&Measurement> = self.measurements.iter().collect();
+        sorted.sort_by(|one, other| one.figure.total_cmp(&other.figure));
+        sorted.get(sorted.len() / 2).copied()
+    }
+}
+
+/// How the first named stands to the others.
+struct Ratios {
+    best_peer: Option<(String, f64)>,
+    limit: Option<f64>,
+    weft: Option<f64>,
+}
+
+impl Ratios {
+    fn weft_to_peer(&self) -> Option<f64> {
+        Some(self.weft? / self.best_peer.as_ref()?.1)
+    }
+
+    fn weft_to_limit(&self) -> Option<f64> {
+        Some(self.weft? / self.limit?)
+    }
+}
+
+impl Report {
+    fn has_weft(&self) -> bool {
+        self.columns.iter().any(|column| column.kind == ColumnKind::Weft)
+    }
+
+    fn ratios(&self, row: &Row) -> Ratios {
+        let mut ratios = Ratios { best_peer: None, limit: None, weft: None };
+        for (column, cell) in self.columns.iter().zip(&row.cells) {
+            let Some(figure) = cell.median().map(|median| median.figure) else { continue };
+            match column.kind {
+                ColumnKind::Weft => ratios.weft = Some(figure),
+                ColumnKind::Limit => ratios.limit = Some(figure),
+                ColumnKind::Peer => {
+                    let best = ratios.best_peer.as_ref().map_or(figure, |(_, best)| self.test.better(*best, figure));
+                    if ratios.best_peer.is_none() || best == figure {
+                        ratios.best_peer = Some((column.name(), figure));
+                    }
+                }
+            }
+        }
+        ratios
+    }
+
+    /// Writes the table, the spread of single messages where it is known, and the notes.
+    pub(crate) fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+        let title = match (self.test, self.operation.answers()) {
+            (Test::Latency, false) => "latency in µs, half a round trip",
+            (Test::Latency, true) => "latency in µs, a whole round trip",
+            (Test::Bandwidth, _) => "bandwidth in MB/s (10^6 bytes)",
+            (Test::Rate, _) => "million messages a second",
+        };
+        let Report { operation, place, rounds, .. } = self;
+        writeln!(out, "{}: {title}; {}, {place}, medians of {rounds} rounds", self.test.name(), operation.name())?;
+        self.write_head(out)?;
+        for row in &self.rows {
+            write!(out, "{:>BYTES_WIDTH$}", row.bytes)?;
+            for (column, cell) in self.columns.iter().zip(&row.cells) {
+                let figure = cell.median().map(|median| median.figure);
+                write!(out, "  {:>width$}", self.show(figure), width = column.width())?;
+            }
+            let ratios = self.ratios(row);
+            if self.has_weft() {
+                for ratio in [ratios.weft_to_peer(), ratios.weft_to_limit()] {
+                    let ratio = ratio.map_or_else(|| "-".to_string(), |ratio| format!("{ratio:.2}"));
+                    write!(out, "  {ratio:>RATIO_WIDTH$}")?;
+                }
+            }
+            writeln!(out)?;
+        }
+        self.write_spreads(out)?;
+        self.notes.iter().try_for_each(|note| writeln!(out, "note: {note}"))
+    }
+
+    fn write_head(&self, out: &mut dyn Write) -> io::Result<()> {
+        let words = |column: &Column| [column.program, column.over, column.how];
+        let heads = [["", "weft /", "weft /"], ["", "best", "bare"], ["bytes", "peer", "UDP"]];
+        for (line, [bytes, to_peer, to_limit]) in heads.into_iter().enumerate() {
+            write!(out, "{bytes:>BYTES_WIDTH$}")?;
+            for column in &self.columns {
+                let word = words(column).get(line).copied().unwrap_or_default();
+                write!(out, "  {word:>width$}", width = column.width())?;
+            }
+            if self.has_weft() {
+                write!(out, "  {to_peer:>RATIO_WIDTH$}  {to_limit:>RATIO_WIDTH$}")?;
+            }
+            writeln!(out)?;
+        }
+        Ok(())
+    }
+
+    /// perftest's columns, for those who time every message: Weft and the bare sockets.
+    fn write_spreads(&self, out: &mut dyn Write) -> io::Result<()> {
+        let mut head = false;
+        for row in &self.rows {
+            for (column, cell) in self.columns.iter().zip(&row.cells) {
+                let Some(median) = cell.median() else { continue };
+                let Some(spread) = median.spread else { continue };
+                if !head {
+                    writeln!(
+                        out,
+                        "{:>BYTES_WIDTH$}  {:24} {:>10} {:>8} {:>10} {:>8} {:>8} {:>8}",
+                        "bytes",
+                        "its median round, µs",
+                        "iterations",
+                        "t_min",
+                        "t_typical",
+                        "t_avg",
+                        "t_99%",
+                        "t_99.9%"
+                    )?;
+                    head = true;
+                }
+                writeln!(
+                    out,
+                    "{:>BYTES_WIDTH$}  {:24} {:>10} {:>8.2} {:>10.2} {:>8.2} {:>8.2} {:>8.2}",
+                    row.bytes,
+                    column.name(),
+                    median.iterations,
+                    spread.minimum,
+                    spread.typical,
+                    median.figure,
+                    spread.percentile_99,
+                    spread.percentile_99_9
+                )?;
+            }
+        }
+        Ok(())
+    }
+
+    fn show(&self, figure: Option<f64>) -> String {
+        match (figure, self.test) {
+            (None, _) => "-".to_string(),
+            (Some(figure), Test::Latency) => format!("{figure:.2}"),
+            (Some(figure), Test::Bandwidth) => format!("{figure:.1}"),
+            (Some(figure), Test::Rate) => format!("{figure:.4}"),
+        }
+    }
+
+    /// Writes an object for each size, then one with the notes.
+    pub(crate) fn write_json(&self, out: &mut dyn Write) -> io::Result<()> {
+        for row in &self.rows {
+            let mut object = Object::default();
+            object.string("test", self.test.name());
+            object.string("op", self.operation.name());
+            object.string("link", self.link.name());
+            object.string("place", self.place);
+            object.string("unit", self.test.unit());
+            object.number("bytes", row.bytes as u64);
+            let mut contenders = Object::default();
+            for (column, cell) in self.columns.iter().zip(&row.cells) {
+                contenders.object(&column.name(), cell.json(column.kind));
+            }
+            object.object("contenders", contenders);
+            let ratios = self.ratios(row);
+            object.maybe_string("best_peer", ratios.best_peer.as_ref().map(|(name, _)| name.as_str()));
+            object.decimal("weft_to_best_peer", ratios.weft_to_peer());
+            object.decimal("weft_to_bare_udp", ratios.weft_to_limit());
+            writeln!(out, "{}", object.finish())?;
+        }
+        let mut notes = Object::default();
+        notes.strings("notes", self.notes.iter().map(String::as_str));
+        writeln!(out, "{}", notes.finish())
+    }
+}
+
+impl Cell {
+    fn json(&self, kind: ColumnKind) -> Object {
+        let mut object = Object::default();
+        object.string(
+            "kind",
+            match kind {
+                ColumnKind::Weft => "weft",
+                ColumnKind::Peer => "peer",
+                ColumnKind::Limit => "limit",
+            },
+        );
+        let median = self.median();
+        object.decimal("median", median.map(|median| median.figure));
+        object.decimals("rounds", self.measurements.iter().map(|measurement| measurement.figure));
+        object.maybe("iterations", median.map(|median| median.iterations));
+        if let Some(spread) = median.and_then(|median| median.spread) {
+            object.decimal("t_min", Some(spread.minimum));
+            object.decimal("t_typical", Some(spread.typical));
+            object.decimal("t_99", Some(spread.percentile_99));
+            object.decimal("t_99_9", Some(spread.percentile_99_9));
+        }
+        object
+    }
+}
+
+impl Column {
+    fn width(&self) -> usize {
+        let words = [self.program, self.over, self.how];
+        words.iter().map(|word| word.len()).max().unwrap_or(0).max(COLUMN_WIDTH_MIN)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::job::Spread;
+
+    fn cell(figures: &[f64], spread: Option<Spread>) -> Cell {
+        let measurement = |figure: &f64| Measurement { figure: *figure, iterations: 10, elapsed_us: 1.0, spread };
+        Cell { measurements: figures.iter().map(measurement).collect(), given_up: figures.is_empty() }
+    }
+
+    fn report(test: Test) -> Report {
+        let column = |kind, program, over| Column { kind, program, over, how: "x" };
+        let spread = Spread { minimum: 1.0, typical: 2.0, percentile_99: 3.0, percentile_99_9: 4.0 };
+        Report {
+            test,
+            operation: Operation::Send,
+            link: LinkKind::Udp,
+            place: "loopback",
+            rounds: 3,
+            columns: vec![
+                column(ColumnKind::Weft, "weft", "udp"),
+                column(ColumnKind::Peer, "one", "tcp"),
+                column(ColumnKind::Peer, "two", "tcp"),
+                column(ColumnKind::Limit, "bare", "UDP"),
+            ],
+            rows: vec![
+                Row {
+                    bytes: 8,
+                    cells: vec![
+                        cell(&[9.0, 4.0, 5.0], Some(spread)),
+                        cell(&[10.0, 10.0, 10.0], None),
+                        cell(&[20.0, 20.0, 20.0], None),
+                        cell(&[4.0, 4.0, 4.0], None),
+                    ],
+                },
+                Row {
+                    bytes: 64,
+                    cells: vec![cell(&[5.0], None), cell(&[], None), cell(&[10.0], None), cell(&[], None)],
+                },
+            ],
+            notes: vec!["one \"x\"".to_string()],
+        }
+    }
+
+    #[test]
+    fn ratios_are_to_the_best_peer_of_that_test() {
+        let latency = report(Test::Latency);
+        let ratios = latency.ratios(&latency.rows[0]);
+        assert_eq!(ratios.best_peer, Some(("one tcp x".to_string(), 10.0)));
+        assert_eq!((ratios.weft_to_peer(), ratios.weft_to_limit()), (Some(0.5), Some(1.25)));
+        let rate = report(Test::Rate);
+        let ratios = rate.ratios(&rate.rows[0]);
+        assert_eq!(ratios.best_peer, Some(("two tcp x".to_string(), 20.0)));
+        let ratios = latency.ratios(&latency.rows[1]);
+        assert_eq!((ratios.weft_to_peer(), ratios.weft_to_limit()), (Some(0.5), None));
+    }
+
+    #[test]
+    fn the_table_has_every_column_and_the_notes() {
+        let mut text = Vec::new();
+        report(Test::Latency).write(&mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(rows[3], ["bytes", "x", "x", "x", "x", "peer", "UDP"]);
+        assert_eq!(rows[4], ["8", "5.00", "10.00", "20.00", "4.00", "0.50", "1.25"]);
+        assert_eq!(rows[5], ["64", "5.00", "-", "10.00", "-", "0.50", "-"]);
+        assert_eq!(rows[7], ["8", "weft", "udp", "x", "10", "1.00", "2.00", "5.00", "3.00", "4.00"]);
+        assert!(text.ends_with("note: one \"x\"\n"), "{text}");
+    }
+
+    #[test]
+    fn json_has_every_round() {
+        let mut text = Vec::new();
+        report(Test::Bandwidth).write_json(&mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 3);
+        assert!(lines[0].contains(r#""weft udp x":{"kind":"weft","median":5.0000,"rounds":[9.0000,4.0000,5.0000]"#));
+        assert!(lines[0].ends_with(r#""best_peer":"two tcp x","weft_to_best_peer":0.2500,"weft_to_bare_udp":1.2500}"#));
+        assert!(lines[1].contains(r#""one tcp x":{"kind":"peer","median":null,"rounds":[],"iterations":null}"#));
+        assert_eq!(lines[2], r#"{"notes":["one \"x\""]}"#);
+    }
+}

@@ -1,0 +1,263 @@
+//! Weft's own two processes: one acts and measures, one serves.
+
+use std::net::IpAddr;
+use std::time::Instant;
+
+use weft::{
+    Access, Buffer, Completion, CompletionKind, CompletionQueue, Domain, Endpoint, Fabric, MemoryRegion, PeerId,
+};
+use weft::{Refused, RemoteAddress};
+
+use super::job::{Job, Measurement, Operation, Spread, Test};
+use super::node::{Meeting, Task};
+
+/// Messages under way at once in `bw` and `rate`.
+const UNDER_WAY: u64 = 64;
+const UNDER_WAY_SHORT: u64 = 512;
+/// Messages up to this are short.
+const SHORT_BYTES: usize = 1024;
+
+/// One side: a NIC with one endpoint, a region for the other side, and the way there.
+struct Side {
+    domain: Domain,
+    queue: CompletionQueue,
+    endpoint: Endpoint,
+    region: MemoryRegion,
+    peer: PeerId,
+    remote: RemoteAddress,
+    /// Buffers that are not under way.
+    spare: Vec<Buffer>,
+    bytes: usize,
+}
+
+type Outcome<T> = Result<T, String>;
+
+fn told(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+impl Side {
+    fn open(local: IpAddr, job: &Job, meeting: &mut Meeting<'_>) -> Outcome<Side> {
+        let fabric = Fabric::new("weft bench").map_err(told)?;
+        let domain = fabric.udp((local, 0)).map_err(told)?;
+        let queue = domain.completion_queue(4 * UNDER_WAY_SHORT as usize);
+        let endpoint = domain.endpoint(&queue).map_err(told)?;
+        let region = domain.register(job.bytes.max(64), Access::REMOTE).map_err(told)?;
+        let remote = region.remote();
+        let mine = format!("{} {} {}", endpoint.address(), remote.address, remote.key);
+        let theirs = meeting.exchange(&mine)?;
+        let mut words = theirs.split(' ');
+        let mut word = || words.next().ok_or_else(|| format!("`{theirs}` is no address"));
+        let address = word()?.parse().map_err(told)?;
+        let remote = RemoteAddress { address: word()?.parse().map_err(told)?, key: word()?.parse().map_err(told)? };
+        let peer = domain.addresses().insert(address).map_err(told)?;
+        Ok(Side { domain, queue, endpoint, region, peer, remote, spare: Vec::new(), bytes: job.bytes })
+    }
+
+    fn buffer(&mut self) -> Buffer {
+        self.spare.pop().unwrap_or_else(|| Buffer::from(vec![1; self.bytes]))
+    }
+
+    /// Begins an operation; false: too many are under way.
+    fn begin(&mut self, operation: Operation) -> Outcome<bool> {
+        let buffer = self.buffer();
+        let (endpoint, peer, remote) = (&self.endpoint, self.peer, self.remote);
+        let begun = match operation {
+            Operation::Send => endpoint.send(peer, buffer),
+            Operation::Tagged => endpoint.tagged_send(peer, 7, buffer),
+            Operation::Write => endpoint.write(peer, remote, buffer),
+            Operation::Read => endpoint.read(peer, remote, buffer),
+            Operation::Atomic => {
+                self.spare.push(buffer);
+                endpoint.fetch_add(peer, remote, 1u64)
+            }
+        };
+        match begun {
+            Ok(_) => Ok(true),
+            Err(Refused { error, buffer }) if error.is_full() => {
+                self.spare.extend(buffer.filter(|_| operation != Operation::Atomic));
+                Ok(false)
+            }
+            Err(refused) => Err(told(refused.error)),
+        }
+    }
+
+    fn receive(&mut self, operation: Operation) -> Outcome<()> {
+        let buffer = self.buffer();
+        let posted = match operation {
+            Operation::Tagged => self.endpoint.tagged_receive(7, 0, buffer),
+            _ => self.endpoint.receive(buffer),
+        };
+        posted.map(|_| ()).map_err(|refused| told(refused.error))
+    }
+
+    /// Keeps the buffer of a completion; tells whether a message arrived.
+    fn ended(&mut self, completion: Completion) -> Outcome<bool> {
+        completion.result.map_err(told)?;
+        if completion.kind != CompletionKind::Atomic {
+            self.spare.extend(completion.buffer);
+        }
+        Ok(matches!(completion.kind, CompletionKind::Receive | CompletionKind::TaggedReceive))
+    }
+
+    /// Waits, spinning, until a message has arrived.
+    fn arrival(&mut self) -> Outcome<()> {
+        loop {
+            if let Some(completion) = self.queue.read().map_err(told)?
+                && self.ended(completion)?
+            {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// The one that acts: `warm_up` messages, then `iterations`, then its measurement.
+pub(super) fn client(task: &Task, meeting: &mut Meeting<'_>) -> Outcome<Option<Measurement>> {
+    let job = &task.job;
+    let mut side = Side::open(task.local, job, meeting)?;
+    if job.test == Test::Latency {
+        return latency(&mut side, job).map(Some);
+    }
+    stream(&mut side, job, job.warm_up)?;
+    let start = Instant::now();
+    stream(&mut side, job, job.iterations)?;
+    Ok(Some(Measurement::of(job, start.elapsed().as_secs_f64() * 1e6, 1)))
+}
+
+fn latency(side: &mut Side, job: &Job) -> Outcome<Measurement> {
+    let mut times = Vec::with_capacity(job.iterations as usize);
+    let legs = if job.operation.answers() { 1 } else { 2 };
+    let mut begin = Instant::now();
+    if matches!(job.operation, Operation::Send | Operation::Tagged) {
+        side.receive(job.operation)?;
+    }
+    for round in 0..job.warm_up + job.iterations {
+        if round == job.warm_up {
+            begin = Instant::now();
+        }
+        let start = Instant::now();
+        match job.operation {
+            Operation::Send | Operation::Tagged => {
+                while !side.begin(job.operation)? {
+                    side.domain.progress().map_err(told)?;
+                }
+                side.arrival()?;
+                side.receive(job.operation)?;
+            }
+            Operation::Write => {
+                let mark = (round & 0x7f) as u8 + 1;
+                write_marked(side, mark)?;
+                await_mark(side, mark, None)?;
+            }
+            Operation::Read | Operation::Atomic => {
+                side.begin(job.operation)?;
+                loop {
+                    if let Some(completion) = side.queue.read().map_err(told)? {
+                        side.ended(completion)?;
+                        break;
+                    }
+                }
+            }
+        }
+        if round >= job.warm_up {
+            times.push(u32::try_from(start.elapsed().as_nanos()).unwrap_or(u32::MAX));
+        }
+    }
+    let mut measurement = Measurement::of(job, begin.elapsed().as_secs_f64() * 1e6, legs);
+    measurement.spread = Spread::of(&mut times, legs as f64);
+    Ok(measurement)
+}
+
+/// Writes the whole message with a mark in its last byte, as perftest does.
+fn write_marked(side: &mut Side, mark: u8) -> Outcome<()> {
+    let bytes = side.bytes.max(1);
+    let mut vector = match side.spare.pop().map(Buffer::into_vec) {
+        Some(Ok(vector)) => vector,
+        _ => vec![0; bytes],
+    };
+    if let Some(last) = vector.last_mut() {
+        *last = mark;
+    }
+    let (peer, remote) = (side.peer, side.remote);
+    side.endpoint.write(peer, remote, vector).map(|_| ()).map_err(|refused| told(refused.error))
+}
+
+/// Spins until the mark is in our memory. False: the work is over.
+fn await_mark(side: &mut Side, mark: u8, meeting: Option<&Meeting<'_>>) -> Outcome<bool> {
+    let last = side.bytes.max(1) - 1;
+    loop {
+        while let Some(completion) = side.queue.read().map_err(told)? {
+            side.ended(completion)?;
+        }
+        if side.region.load_u8(last).map_err(told)? == mark {
+            return Ok(true);
+        }
+        if meeting.is_some_and(Meeting::over) {
+            return Ok(false);
+        }
+    }
+}
+
+/// So many messages, many under way, until all have arrived.
+fn stream(side: &mut Side, job: &Job, count: u64) -> Outcome<()> {
+    let window = if job.bytes <= SHORT_BYTES { UNDER_WAY_SHORT } else { UNDER_WAY };
+    let (mut begun, mut ended) = (0, 0);
+    let mut completions = Vec::new();
+    while ended < count {
+        while begun < count && begun - ended < window && side.begin(job.operation)? {
+            begun += 1;
+        }
+        side.queue.read_many(&mut completions, window as usize).map_err(told)?;
+        for completion in completions.drain(..) {
+            side.ended(completion)?;
+            ended += 1;
+        }
+    }
+    Ok(())
+}
+
+/// The one that is written to, read from and sent to. It serves until the work is over.
+pub(super) fn server(task: &Task, meeting: &mut Meeting<'_>) -> Outcome<Option<Measurement>> {
+    let job = &task.job;
+    let mut side = Side::open(task.local, job, meeting)?;
+    let messages = matches!(job.operation, Operation::Send | Operation::Tagged);
+    let short = job.bytes <= SHORT_BYTES;
+    if messages {
+        let posted = if job.test == Test::Latency {
+            1
+        } else if short {
+            2 * UNDER_WAY_SHORT
+        } else {
+            2 * UNDER_WAY
+        };
+        for _ in 0..posted {
+            side.receive(job.operation)?;
+        }
+    }
+    let mut round = 0u64;
+    let mut completions = Vec::new();
+    while !meeting.over() {
+        if job.test == Test::Latency && job.operation == Operation::Write {
+            let mark = (round & 0x7f) as u8 + 1;
+            if !await_mark(&mut side, mark, Some(meeting))? {
+                break;
+            }
+            write_marked(&mut side, mark)?;
+            round += 1;
+            continue;
+        }
+        side.queue.read_many(&mut completions, 256).map_err(told)?;
+        for completion in completions.drain(..) {
+            if side.ended(completion)? {
+                if job.test == Test::Latency {
+                    while !side.begin(job.operation)? {
+                        side.domain.progress().map_err(told)?;
+                    }
+                }
+                side.receive(job.operation)?;
+            }
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,271 @@
+//! What a seed stands for: nodes, limits, faults and a program for each node.
+
+use weft_core::engine::Config;
+
+use crate::network::{Faults, MICRO, MILLI, SECOND};
+use crate::random::{MILLION, Random};
+use crate::workload::{self, Operation};
+
+/// Endpoint of one node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// The node.
+    pub node: usize,
+    /// Which of its endpoints.
+    pub endpoint: usize,
+}
+
+/// A crash and what follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Crash {
+    /// The node.
+    pub node: usize,
+    /// When it goes down.
+    pub at: u64,
+    /// For how long.
+    pub down: u64,
+    /// How long others go on with its old addresses.
+    pub unnoticed: u64,
+}
+
+/// A way that is cut for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Partition {
+    /// From here.
+    pub from: usize,
+    /// To there.
+    pub to: usize,
+    /// When it begins.
+    pub at: u64,
+    /// For how long.
+    pub lasts: u64,
+    /// The way back too.
+    pub both: bool,
+}
+
+/// Limits and habits of one node.
+#[derive(Clone, Debug)]
+pub struct NodeSpec {
+    /// Endpoints that are reliable; one for datagrams follows.
+    pub reliable: usize,
+    /// Places in each completion queue.
+    pub queue: usize,
+    /// The receive and transmit completions share one queue.
+    pub one_queue: bool,
+    /// Nanoseconds between readings of the queues; 0: at once.
+    pub poll_every: u64,
+    /// Nanoseconds of its clock in 1024 of the true one.
+    pub rate: u64,
+    /// What its clock shows at the start.
+    pub clock: u64,
+    /// Longest contiguous piece of its buffers.
+    pub piece: u64,
+    /// Its engine.
+    pub config: Config,
+}
+
+/// All that a seed decides.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// The seed.
+    pub seed: u64,
+    /// Changes the network's chances, for shrinking.
+    pub salt: u64,
+    /// Nodes.
+    pub nodes: Vec<NodeSpec>,
+    /// What the network does.
+    pub faults: Faults,
+    /// Crashes.
+    pub crashes: Vec<Crash>,
+    /// Cuts.
+    pub partitions: Vec<Partition>,
+    /// What programs do, in order of time.
+    pub operations: Vec<Operation>,
+    /// Bytes of UDP payload that the links carry.
+    pub mtu: u32,
+    /// Some receives are shorter than messages.
+    pub short_receives: bool,
+    /// When the trouble ends.
+    pub end: u64,
+}
+
+/// How bad it gets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Weather {
+    #[default]
+    Calm,
+    Mild,
+    Harsh,
+    Brutal,
+}
+
+impl Scenario {
+    /// The scenario of a seed.
+    #[must_use]
+    pub fn from_seed(seed: u64) -> Scenario {
+        let mut random = Random::new(seed, 1);
+        let weather = random.pick(&[
+            Weather::Calm,
+            Weather::Mild,
+            Weather::Mild,
+            Weather::Mild,
+            Weather::Mild,
+            Weather::Harsh,
+            Weather::Harsh,
+            Weather::Brutal,
+        ]);
+        let count = random.pick(&[2, 2, 2, 3, 3, 4]);
+        // Smaller ones are not allowed (P-2.2).
+        let mtu = random.pick(&[1232, 1232, 1500]);
+        let eager = random.pick(&[100, 600, 1500, 4000]);
+        let nodes = (0..count).map(|_| node(&mut random, weather, eager)).collect::<Vec<_>>();
+        let faults = faults(&mut random, weather);
+        let short_receives = random.once_in(8);
+        let shape = workload::Shape {
+            endpoints: nodes.iter().map(|node| node.reliable).collect(),
+            mtu,
+            eager,
+            short_receives,
+            operations: random.between(8, 60) as usize,
+            starts: starts(&mut random),
+            span: random.pick(&[100 * MICRO, MILLI, 5 * MILLI, 40 * MILLI]),
+        };
+        let operations = workload::operations(&mut random, &shape);
+        let last = operations.last().map_or(0, |operation| operation.at);
+        let (mut crashes, mut partitions) = (Vec::new(), Vec::new());
+        if weather != Weather::Calm {
+            let (starts, span) = (&shape.starts, shape.span);
+            let when = |random: &mut Random| random.pick(starts) + random.below(span * 3 / 2);
+            if random.once_in(if weather == Weather::Mild { 5 } else { 2 }) {
+                for _ in 0..random.between(1, 3) {
+                    let node = random.below(count) as usize;
+                    let down = random.pick(&[0, 50 * MICRO, 5 * MILLI, SECOND, 3 * SECOND]);
+                    let unnoticed = random.pick(&[0, 0, 100 * MICRO, 20 * MILLI]);
+                    crashes.push(Crash { node, at: when(&mut random), down, unnoticed });
+                }
+            }
+            if random.once_in(if weather == Weather::Mild { 5 } else { 2 }) {
+                for _ in 0..random.between(1, 3) {
+                    let from = random.below(count) as usize;
+                    let to = (from + 1 + random.below(count - 1) as usize) % count as usize;
+                    let lasts = random.pick(&[MILLI, 30 * MILLI, 300 * MILLI, 900 * MILLI, 2 * SECOND]);
+                    let both = random.once_in(2);
+                    partitions.push(Partition { from, to, at: when(&mut random), lasts, both });
+                }
+            }
+        }
+        // A second crash of a node that is down would mean nothing.
+        crashes.sort_by_key(|crash| crash.at);
+        let mut up_at = vec![0; nodes.len()];
+        crashes.retain(|crash| match up_at.get_mut(crash.node) {
+            Some(at) if *at <= crash.at => {
+                *at = crash.at + crash.down + 1;
+                true
+            }
+            _ => false,
+        });
+        let crashed = crashes.iter().map(|crash| crash.at + crash.down + crash.unnoticed).max().unwrap_or(0);
+        let cut = partitions.iter().map(|cut| cut.at + cut.lasts).max().unwrap_or(0);
+        let end = last.max(crashed).max(cut) + MILLI;
+        Scenario { seed, salt: 0, nodes, faults, crashes, partitions, operations, mtu: mtu as u32, short_receives, end }
+    }
+
+    /// Whether a request may rightly go without any answer for so long that it is given up.
+    #[must_use]
+    pub fn may_give_up(&self) -> bool {
+        self.faults.loses() || !self.crashes.is_empty() || !self.partitions.is_empty()
+    }
+}
+
+/// When the parts of the workload begin: at once, and perhaps after idle times, some of them longer than a target
+/// remembers its peers.
+fn starts(random: &mut Random) -> Vec<u64> {
+    let mut starts = vec![0];
+    if random.once_in(3) {
+        for _ in 0..random.between(1, 2) {
+            let gap =
+                random.pick(&[2 * MILLI, 20 * MILLI, SECOND, 30 * SECOND, 59 * SECOND, 61 * SECOND, 130 * SECOND]);
+            let last = starts.last().copied().unwrap_or(0);
+            starts.push(last + gap);
+        }
+    }
+    starts
+}
+
+fn node(random: &mut Random, weather: Weather, eager: u64) -> NodeSpec {
+    let rate = if random.once_in(3) { random.between(900, 1150) } else { 1024 };
+    let config = Config {
+        session: 0x5eed,
+        mtu_bytes: weft_core::limits::MTU_MIN_BYTES,
+        eager_max_bytes: eager as u32,
+        commands_max: random.pick(&[8, 64, 256]),
+        lives_max: if weather == Weather::Calm { 8 } else { random.pick(&[4, 8, 16]) },
+        receives_max: 256,
+        unexpected_max: random.pick(&[1, 4, 64]),
+        unexpected_max_bytes: random.pick(&[6 << 10, 16 << 10, 64 << 10]),
+        tombstones_max: 16,
+        tickets_max: random.pick(&[0, 1, 16]),
+        ..Config::default()
+    };
+    let queue = random.pick(&[3, 6, 16, 64, 64]);
+    NodeSpec {
+        reliable: random.between(1, 2) as usize,
+        queue,
+        // Finding 9: sends can take all places of a small one, and nothing more is received.
+        one_queue: queue >= 64 && random.once_in(2),
+        poll_every: random.pick(&[0, 0, 20 * MICRO, 300 * MICRO, 4 * MILLI]),
+        rate,
+        clock: random.below(1 << 50),
+        piece: random.pick(&[64, 128, 1 << 20, 1 << 20]),
+        config,
+    }
+}
+
+fn faults(random: &mut Random, weather: Weather) -> Faults {
+    let mut chance = |once_in: u64, most: u32| {
+        if random.once_in(once_in) { random.below(u64::from(most)) as u32 } else { 0 }
+    };
+    let percent = MILLION / 100;
+    let (loss, duplicate, late, delayed, reorder, corrupt) = match weather {
+        Weather::Calm => (0, 0, 0, 0, chance(2, 20 * percent), 0),
+        Weather::Mild => (
+            chance(2, 3 * percent),
+            chance(2, 5 * percent),
+            chance(3, 5 * percent),
+            chance(6, percent),
+            chance(2, 20 * percent),
+            chance(4, 2 * percent),
+        ),
+        Weather::Harsh => (
+            chance(1, 20 * percent),
+            chance(2, 30 * percent),
+            chance(2, 30 * percent),
+            chance(3, 5 * percent),
+            chance(2, 50 * percent),
+            chance(3, 10 * percent),
+        ),
+        Weather::Brutal => (
+            chance(1, 50 * percent),
+            chance(1, 70 * percent),
+            chance(1, 70 * percent),
+            chance(2, 20 * percent),
+            chance(1, 80 * percent),
+            chance(2, 25 * percent),
+        ),
+    };
+    let congested = weather != Weather::Calm && random.once_in(5);
+    Faults {
+        latency: random.pick(&[MICRO, 10 * MICRO, 100 * MICRO, MILLI]),
+        jitter: random.pick(&[0, 0, 5 * MICRO, 100 * MICRO, 2 * MILLI]),
+        byte_time: if congested { random.pick(&[1, 8, 80]) } else { 0 },
+        queue_bytes: random.pick(&[1500, 6000, 40_000]),
+        mark_bytes: random.pick(&[0, 1000, 3000]),
+        loss,
+        duplicate,
+        late,
+        delayed,
+        late_max: random.pick(&[20 * MILLI, 900 * MILLI, 5 * SECOND, 70 * SECOND, 200 * SECOND]),
+        reorder,
+        corrupt,
+    }
+}
