@@ -99,7 +99,7 @@ pub(crate) fn fabrics_do_not_hear_each_other(world: &World) {
         world.idle(1);
     }
     assert!(node.queue.read().unwrap().is_none());
-    stranger.abandon_on_drop();
+    stranger.abandon();
 }
 
 pub(crate) fn many_threads(world: &World) {
