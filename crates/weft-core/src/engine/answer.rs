@@ -110,12 +110,19 @@ impl<M: Memory> Engine<M> {
                 if let (Some(psn), Some(tracker)) = (named, self.trackers.get_mut(index)) {
                     heard(tracker, psn, answer.now);
                     tracker.lose(psn);
+                    if !tracker.busy {
+                        tracker.busy = true;
+                        tracker.next_keep_alive = answer.now.plus_micros(KEEP_ALIVE_US);
+                    }
                     tracker.not_ready_count += 1;
                     tracker.blocked_until = answer.now.plus_micros(wait_us(tracker.not_ready_count));
                 }
                 return;
             }
             _ => {}
+        }
+        if let Some(tracker) = self.trackers.get_mut(index) {
+            tracker.busy = false;
         }
         if !self.apply_accepted(answer, index) {
             self.statistics.dropped_malformed += 1;

@@ -104,6 +104,8 @@ pub(crate) struct Tracker {
     pub(crate) unasked: u32,
     /// When a busy or full target is asked again.
     pub(crate) blocked_until: Time,
+    /// The last answer was *busy*: only PROBEs show that the target lives (P-7.12).
+    pub(crate) busy: bool,
 }
 
 impl Tracker {
@@ -139,6 +141,7 @@ impl Tracker {
             ready: false,
             unasked: 0,
             blocked_until: Time(0),
+            busy: false,
         }
     }
 
