@@ -238,6 +238,7 @@ impl<M: Memory> Engine<M> {
             offset: sent.offset,
             length: sent.length,
         });
+        tracker.detect_losses(now);
         tracker.not_ready_count += 1;
         let at = now.plus_micros(wait_us(tracker.not_ready_count));
         if tracker.reissue.len() == 1 || tracker.reissue_at < at {
@@ -459,7 +460,10 @@ fn heard(tracker: &mut Tracker, psn: u64, now: Time) {
     tracker.timeouts = 0;
     tracker.timeout_from = now;
     if let Some(sent) = tracker.get(psn).filter(|sent| sent.first_sent != Time::NEVER) {
-        tracker.answered = tracker.answered.max(sent.first_sent);
+        let (order, first_sent) = (if sent.again { 0 } else { sent.order }, sent.first_sent);
+        tracker.answered = tracker.answered.max(first_sent);
+        // A packet that was refused has arrived as well: what was sent before it and was not is lost.
+        tracker.order_arrived = tracker.order_arrived.max(order);
     }
 }
 
