@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use weft_core::address::{Address, PeerId};
@@ -13,7 +13,7 @@ use weft_mem::Buffer;
 
 use crate::atomic::Element;
 use crate::domain::Domain;
-use crate::driver::{Awaited, Core, Waiter};
+use crate::driver::{Awaited, Core, Progress, Waiter};
 use crate::error::{Error, Result};
 
 /// A queue of completions. Clones name the same queue, which closes when the last of them and of the endpoints that
@@ -53,13 +53,7 @@ impl CompletionQueue {
 
     /// The oldest completion, if there is one.
     pub fn read(&self) -> Result<Option<Completion>> {
-        let nic = self.domain().nic();
-        let mut core = nic.lock();
-        if let Some(completion) = core.completion(self.inner.id) {
-            return Ok(Some(completion));
-        }
-        drop(core);
-        core = nic.lock_progressed();
+        let mut core = self.lock_with_completions();
         match core.completion(self.inner.id) {
             None => core.check().map(|()| None),
             found => Ok(found),
@@ -68,18 +62,23 @@ impl CompletionQueue {
 
     /// Appends the oldest completions, `limit` at most; gives how many.
     pub fn read_many(&self, into: &mut Vec<Completion>, limit: usize) -> Result<usize> {
-        let nic = self.domain().nic();
-        let mut core = nic.lock();
-        if !core.is_ready(Awaited::Completion(self.inner.id)) {
-            drop(core);
-            core = nic.lock_progressed();
-        }
+        let mut core = self.lock_with_completions();
         let before = into.len();
         into.extend(std::iter::from_fn(|| core.completion(self.inner.id)).take(limit));
         match into.len() - before {
             0 => core.check().map(|()| 0),
             count => Ok(count),
         }
+    }
+
+    /// The engine, after a round of progress if there would be nothing to read otherwise.
+    fn lock_with_completions(&self) -> MutexGuard<'_, Core> {
+        let nic = self.domain().nic();
+        let mut core = nic.lock();
+        if nic.progress_mode() == Progress::Manual && !core.is_ready(Awaited::Completion(self.inner.id)) {
+            core.progress();
+        }
+        core
     }
 
     /// The oldest completion; sleeps until there is one, for `timeout` at most (`None`: for ever). Nothing: the time has

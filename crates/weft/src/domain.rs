@@ -47,7 +47,6 @@ struct Shared {
     fabric: Fabric,
     local: SocketAddr,
     thread: Option<(JoinHandle<()>, Arc<WaitSet>)>,
-    abandon: std::sync::atomic::AtomicBool,
 }
 
 impl Domain {
@@ -132,14 +131,10 @@ impl Domain {
         self.nic().lock().engine.state()
     }
 
-    /// Makes it vanish when the last handle is dropped, as if the process were killed: nothing more is sent, and peers
-    /// find out by themselves. For tests of what they do then.
-    pub fn abandon_on_drop(&self) {
-        self.shared.abandon.store(true, std::sync::atomic::Ordering::Relaxed);
-    }
-
-    pub(crate) fn is_abandoned(&self) -> bool {
-        self.shared.abandon.load(std::sync::atomic::Ordering::Relaxed)
+    /// Makes it vanish as if its process were killed: from now on it neither sends nor hears anything, and peers find out
+    /// by themselves. For tests of what they do then.
+    pub fn abandon(&self) {
+        self.nic().lock().abandon();
     }
 
     pub(crate) fn nic(&self) -> &Nic {
@@ -165,12 +160,10 @@ impl Drop for Shared {
             // A panic of the NIC's thread has been reported by then; there is nobody here to tell.
             let _ = thread.join();
         }
-        if self.abandon.load(std::sync::atomic::Ordering::Relaxed) {
-            return;
-        }
         // Who sent us something last waits for its acknowledgement, which the engine may still hold back.
+        let heard = self.nic.lock().engine.statistics().packets_received > 0;
         let start = Instant::now();
-        while start.elapsed() < Duration::from_micros(LINGER_ACKNOWLEDGE_US) {
+        while heard && start.elapsed() < Duration::from_micros(LINGER_ACKNOWLEDGE_US) {
             self.nic.lock().progress();
         }
     }
@@ -250,7 +243,7 @@ impl DomainBuilder {
             Progress::Manual => None,
             Progress::Automatic => Some(start_thread(&nic)?),
         };
-        let shared = Shared { nic, fabric: self.fabric, local, thread, abandon: false.into() };
+        let shared = Shared { nic, fabric: self.fabric, local, thread };
         Ok(Domain { shared: Arc::new(shared) })
     }
 }

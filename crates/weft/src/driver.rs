@@ -72,7 +72,8 @@ impl Nic {
             core.progress();
             core.arm(Awaited::Timeout, set, true);
             drop(core);
-            if set.wait(None).is_err() {
+            // Arming forgets earlier signals, that of `stop` too: the flag is looked at once more behind it.
+            if !self.stop.load(Ordering::Acquire) && set.wait(None).is_err() {
                 std::thread::yield_now();
             }
         }
@@ -121,6 +122,7 @@ pub(crate) struct Core {
     /// When commands that were posted with more to follow go out, though nothing followed.
     flush_at: Time,
     broken: Option<std::io::ErrorKind>,
+    abandoned: bool,
     armed: Vec<Armed>,
     segments: Vec<Segment<'static>>,
     outgoing: Vec<Outgoing<'static>>,
@@ -141,6 +143,7 @@ impl Core {
             retry_at: Time::NEVER,
             flush_at: Time::NEVER,
             broken: None,
+            abandoned: false,
             armed: Vec::new(),
             segments: Vec::with_capacity(PIECES_PER_BATCH),
             outgoing: Vec::with_capacity(TRANSMIT_BATCH_MAX),
@@ -173,6 +176,16 @@ impl Core {
         self.notify();
     }
 
+    /// From now on nothing is sent or heard.
+    pub(crate) fn abandon(&mut self) {
+        self.abandoned = true;
+        self.notify();
+    }
+
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.abandoned
+    }
+
     /// Whether the link still works.
     pub(crate) fn check(&self) -> Result<()> {
         self.broken.map_or(Ok(()), |kind| Err(Error::LinkFailed(kind)))
@@ -180,6 +193,9 @@ impl Core {
 
     fn receive(&mut self, now: Time) {
         let Core { engine, link, .. } = self;
+        if self.abandoned {
+            return;
+        }
         for _ in 0..RECEIVE_ROUNDS_MAX {
             let received = link.receive(&mut |incoming| {
                 let (from, marked) = (incoming.from, incoming.marked);
@@ -201,6 +217,9 @@ impl Core {
     /// Gives the link what the engine wants to send, until one of them has enough.
     pub(crate) fn transmit(&mut self, now: Time) {
         self.retry_at = Time::NEVER;
+        if self.abandoned {
+            return;
+        }
         loop {
             if self.sent == self.filled {
                 (self.sent, self.filled) = (0, 0);
@@ -275,7 +294,7 @@ impl Core {
     }
 
     /// Wakes those who have got what they sleep for, and those who sleep longer than they may.
-    fn notify(&mut self) {
+    pub(crate) fn notify(&mut self) {
         if self.armed.is_empty() {
             return;
         }

@@ -259,12 +259,12 @@ impl fmt::Debug for Endpoint {
 impl Drop for Inner {
     fn drop(&mut self) {
         let nic = self.domain.nic();
-        if self.injected.load(Ordering::Relaxed) && !self.domain.is_abandoned() {
+        if self.injected.load(Ordering::Relaxed) {
             let start = Instant::now();
             while start.elapsed() < Duration::from_micros(LINGER_MAX_US) {
                 let mut core = nic.lock();
                 core.progress();
-                if core.engine.state().commands == 0 {
+                if core.is_abandoned() || core.engine.state().commands == 0 {
                     break;
                 }
                 drop(core);
@@ -274,10 +274,8 @@ impl Drop for Inner {
         let mut core = nic.lock();
         let now = core.now();
         core.engine.close_endpoint(now, self.id);
-        if !self.domain.is_abandoned() {
-            core.transmit(now);
-        }
-        core.posted(now, true);
+        core.transmit(now);
+        core.notify();
     }
 }
 

@@ -61,8 +61,9 @@
 //! thread does it. Either way every handle may be used by every thread.
 //!
 //! # Order
-//! - Messages (tagged or not) of one endpoint to another are matched in the order in which they were posted, and their
-//!   receives complete in that order, unless [`Options::unordered`] was set (P-6.4 in `docs/protocol.md`).
+//! - Messages (tagged or not) of one endpoint to another meet receives in the order in which they were posted, unless
+//!   [`Options::unordered`] was set. A completion comes when its message is complete, so a short one may come before that
+//!   of a longer message which matched earlier (P-6.4 in `docs/protocol.md`).
 //! - There is no other order: writes, reads and atomics are executed, and complete, as they come. An operation with
 //!   [`Options::fence`] begins when all earlier ones of its endpoint to the same target are settled (P-6.5).
 //! - Bytes of one operation are placed in any order; only its completion says that they are there. A write with immediate

@@ -37,7 +37,7 @@ impl Node {
 
     /// Ends as if its process were killed.
     fn kill(self) {
-        self.domain.abandon_on_drop();
+        self.domain.abandon();
     }
 }
 

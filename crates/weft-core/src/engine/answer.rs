@@ -11,6 +11,7 @@ use super::message::write_local;
 use super::{Arrived, Engine};
 use crate::command::Operation;
 use crate::event::Failure;
+use crate::hash::Peer;
 use crate::limits::{KEEP_ALIVE_US, RNR_WAIT_MAX_US, RNR_WAIT_US, WINDOW_MIN};
 use crate::memory::Memory;
 use crate::packet::{Reliability, Status};
@@ -60,7 +61,7 @@ impl<M: Memory> Engine<M> {
     fn tracker_of_answer(&self, answer: &AnswerIn<'_>) -> Option<u32> {
         let of_handle = self.entries.get(answer.reliability.handle).map(|entry| entry.tracker);
         let fits = |index: &u32| self.trackers.get(*index).is_some_and(|tracker| tracker.peer == answer.from);
-        let index = of_handle.filter(fits).or_else(|| self.tracker_of.get(&answer.from).copied())?;
+        let index = of_handle.filter(fits).or_else(|| self.tracker_of.get(&Peer(answer.from)).copied())?;
         let tracker = self.trackers.get(index)?;
         let epoch = answer.decoded.command.slot(Slot::Argument3) as u32;
         let mine = epoch == self.epoch && tracker.ticket == answer.reliability.ticket;
@@ -423,7 +424,7 @@ impl<M: Memory> Engine<M> {
         tracker.timeouts = 0;
         tracker.timeout_from = now;
         let peer = tracker.peer;
-        self.known.remove(&peer);
+        self.known.remove(&Peer(peer));
         // What waits behind it would wait for the same silence: it fails too, as not executed or unknown alike.
         let all: Vec<u16> =
             self.entries.handles().filter(|(_, entry)| entry.tracker == index).map(|(handle, _)| handle).collect();

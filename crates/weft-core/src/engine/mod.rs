@@ -25,7 +25,7 @@ use weft_wire::transaction::{TransactionId, TransactionTable};
 use crate::address::AddressVector;
 use crate::command::EndpointId;
 use crate::event::{Completion, CompletionQueue, Counter, CounterId, QueueId};
-use crate::hash::Keyed;
+use crate::hash::{Keyed, Peer};
 use crate::matching::{Posted, Unexpected};
 use crate::memory::{Granted, Memory};
 use crate::packet::{Codec, SESSION_BYTES, TRAILER_BYTES, TRANSPORT_BYTES};
@@ -221,16 +221,20 @@ pub struct Engine<M> {
     closed_queues: Vec<QueueId>,
     closed_counters: Vec<CounterId>,
     statistics: Statistics,
+    /// The time of the last call.
+    clock: Time,
 
     // The initiator's side.
     /// Restart epoch (P-3.2).
     epoch: u32,
     entries: Entries,
     trackers: Slab<Tracker>,
-    tracker_of: HashMap<SocketAddr, u32, Keyed>,
+    /// Trackers that have nothing left and will be freed.
+    resting: VecDeque<u32>,
+    tracker_of: HashMap<Peer, u32, Keyed>,
     /// Trackers with something to send.
     ready: VecDeque<u32>,
-    known: HashMap<SocketAddr, Known, Keyed>,
+    known: HashMap<Peer, Known, Keyed>,
     /// The counter that psns are drawn from (P-3.4).
     psn: u64,
     /// Of the last message; one counter for all targets.
@@ -242,7 +246,7 @@ pub struct Engine<M> {
 
     // The target's side.
     lives: Slab<Life>,
-    life_of: HashMap<SocketAddr, u32, Keyed>,
+    life_of: HashMap<Peer, u32, Keyed>,
     tombstones: Tombstones,
     /// S, C and H of P-7.5.
     first_ticket: u64,
@@ -268,7 +272,6 @@ pub struct Engine<M> {
     // The session (one path for now).
     /// Of the last datagram (P-8.14).
     sequence: u64,
-    scratch: Vec<u8>,
 }
 
 impl<M: Memory> Engine<M> {
@@ -295,9 +298,11 @@ impl<M: Memory> Engine<M> {
             closed_queues: Vec::new(),
             closed_counters: Vec::new(),
             statistics: Statistics::default(),
+            clock: Time(0),
             epoch: random.next_u32() | 1,
             entries: Entries::new(config.commands_max),
             trackers: Slab::new(),
+            resting: VecDeque::new(),
             tracker_of: HashMap::with_hasher(keyed.clone()),
             ready: VecDeque::new(),
             known: HashMap::with_hasher(keyed.clone()),
@@ -325,7 +330,6 @@ impl<M: Memory> Engine<M> {
             unexpected_count: 0,
             spare: Vec::new(),
             sequence: random.next_u64() >> 2,
-            scratch: Vec::new(),
             config,
             random,
             keyed,
@@ -452,6 +456,7 @@ impl<M: Memory> Engine<M> {
 
     /// Takes one datagram. It may be changed: bundles are unpacked in place.
     pub fn handle_datagram(&mut self, now: Time, from: SocketAddr, datagram: &mut [u8], marked: bool) {
+        self.clock = now;
         self.statistics.datagrams_received += 1;
         let codec = Arc::clone(&self.codec);
         let Some(session) = codec.session(datagram).filter(|session| session.id == self.config.session) else {
@@ -494,7 +499,7 @@ impl<M: Memory> Engine<M> {
     /// The path to `to` carries no more than this.
     pub fn handle_too_big(&mut self, now: Time, to: SocketAddr, mtu_bytes: u32) {
         let mtu_bytes = mtu_bytes.max(crate::limits::MTU_MIN_BYTES);
-        let Some(&index) = self.tracker_of.get(&to) else { return };
+        let Some(&index) = self.tracker_of.get(&Peer(to)) else { return };
         let Some(tracker) = self.trackers.get_mut(index) else { return };
         if mtu_bytes < tracker.mtu {
             tracker.mtu = mtu_bytes;

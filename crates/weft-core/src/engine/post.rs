@@ -7,6 +7,7 @@ use crate::address::Address;
 use crate::atomic::AtomicClass;
 use crate::command::{Command, CommandFlags, EndpointId, Level, Operation, PostError};
 use crate::event::{Completion, CompletionKind, CounterId, Failure, QueueId};
+use crate::hash::Peer;
 use crate::limits::{ATOMIC_MAX_BYTES, LIFE_PSN_MAX, PROBE_LINGER_US, WINDOW_MAX};
 use crate::memory::{LocalKey, Memory};
 use crate::packet::{SESSION_BYTES, TRAILER_BYTES, TRANSPORT_BYTES};
@@ -20,6 +21,7 @@ use super::transmit::DatagramOut;
 impl<M: Memory> Engine<M> {
     /// Takes a command. Its completion comes later, once, whatever happens.
     pub fn post(&mut self, now: Time, command: &Command) -> Result<(), PostError> {
+        self.clock = now;
         let endpoint = self.endpoint(command.endpoint).ok_or(PostError::NoSuchEndpoint)?;
         let to = self.addresses.address(command.peer).ok_or(PostError::NoSuchPeer)?;
         let (source, queue) = (endpoint.number, endpoint.bindings.transmit_queue);
@@ -132,6 +134,7 @@ impl<M: Memory> Engine<M> {
         let secret = self.random.next_u64() << 16 | u64::from(handle);
         let eager_max = self.config.eager_max_bytes;
         let (entry, tracker) = (self.entries.get_mut(handle)?, self.trackers.get_mut(tracker)?);
+        tracker.resting = false;
         if entry.is_send() {
             if command.length > eager_max || entry.wants_delivery() {
                 entry.rendezvous = secret;
@@ -159,12 +162,12 @@ impl<M: Memory> Engine<M> {
 
     /// The tracker of a target, made when there is none.
     fn tracker_for(&mut self, now: Time, to: Address, command: &Command) -> u32 {
-        if let Some(&index) = self.tracker_of.get(&to.socket) {
+        if let Some(&index) = self.tracker_of.get(&Peer(to.socket)) {
             return index;
         }
         let mtu = self.addresses.mtu(command.peer).unwrap_or(self.config.mtu_bytes);
         let mtu = mtu.clamp(crate::limits::MTU_MIN_BYTES, crate::limits::MTU_MAX_BYTES);
-        let known = self.known.get(&to.socket).copied();
+        let known = self.known.get(&Peer(to.socket)).copied();
         let congestion =
             known.map_or_else(|| Congestion::new(mtu, self.config.window_max_bytes), |k| k.congestion.resume());
         let mut tracker = Tracker::new(to.socket, mtu, self.psn, congestion, now);
@@ -174,7 +177,7 @@ impl<M: Memory> Engine<M> {
             tracker.ticket_psn = known.ticket_psn;
         }
         let index = self.trackers.insert(tracker);
-        self.tracker_of.insert(to.socket, index);
+        self.tracker_of.insert(Peer(to.socket), index);
         index
     }
 
@@ -187,29 +190,51 @@ impl<M: Memory> Engine<M> {
         }
     }
 
-    /// Frees a tracker that has nothing left (P-7.1, P-3.4).
+    /// A tracker that has nothing left goes (P-7.1), but rests a moment before: in a ping-pong the next message is near.
     pub(super) fn free_tracker_if_done(&mut self, index: u32) {
         #[cfg(feature = "plant")]
         self.plant_early_end(index);
-        if !self.trackers.get(index).is_some_and(Tracker::is_done) {
+        let Some(tracker) = self.trackers.get_mut(index).filter(|tracker| tracker.is_done()) else { return };
+        if tracker.resting {
+            return;
+        }
+        tracker.resting = true;
+        tracker.free_at = self.clock.plus_micros(REST_US);
+        self.trackers_due = self.trackers_due.min(tracker.free_at);
+        if tracker.listed {
+            return;
+        }
+        tracker.listed = true;
+        self.resting.push_back(index);
+        if self.resting.len() > RESTING_MAX
+            && let Some(oldest) = self.resting.pop_front()
+        {
+            self.free_tracker(oldest);
+        }
+    }
+
+    /// Frees a tracker that rests (P-3.4).
+    pub(super) fn free_tracker(&mut self, index: u32) {
+        let Some(tracker) = self.trackers.get_mut(index) else { return };
+        tracker.listed = false;
+        if !tracker.resting || !tracker.is_done() {
             return;
         }
         let Some(tracker) = self.trackers.remove(index) else { return };
-        self.tracker_of.remove(&tracker.peer);
+        self.tracker_of.remove(&Peer(tracker.peer));
         self.psn = self.psn.max(tracker.next());
         if tracker.ready {
             self.ready.retain(|ready| *ready != index);
         }
         if tracker.ticket != 0 {
-            self.remember(
-                tracker.peer,
-                Known { ticket: tracker.ticket, ticket_psn: tracker.ticket_psn, congestion: tracker.congestion },
-            );
+            let known =
+                Known { ticket: tracker.ticket, ticket_psn: tracker.ticket_psn, congestion: tracker.congestion };
+            self.remember(tracker.peer, known);
         }
     }
 
     fn remember(&mut self, peer: core::net::SocketAddr, known: Known) {
-        if self.known.len() >= self.config.tickets_max && !self.known.contains_key(&peer) {
+        if self.known.len() >= self.config.tickets_max && !self.known.contains_key(&Peer(peer)) {
             // Any one may go: it costs that peer's next message a round trip.
             let victim = self.known.keys().next().copied();
             if let Some(victim) = victim {
@@ -217,7 +242,7 @@ impl<M: Memory> Engine<M> {
             }
         }
         if self.config.tickets_max > 0 {
-            self.known.insert(peer, known);
+            self.known.insert(Peer(peer), known);
         }
     }
 
@@ -263,7 +288,7 @@ impl<M: Memory> Engine<M> {
 
     /// Whether a peer has a life here, or had one not long ago.
     fn remembers(&self, now: Time, peer: core::net::SocketAddr) -> bool {
-        self.life_of.contains_key(&peer) || self.tombstones.get(peer, now).is_some()
+        self.life_of.contains_key(&Peer(peer)) || self.tombstones.get(peer, now).is_some()
     }
 
     /// Tells the user that a command ended. Its place in the queue was reserved when it was posted.
@@ -373,6 +398,9 @@ impl<M: Memory> Engine<M> {
     }
 }
 
+/// How long a tracker rests before it is freed, and how many do.
+const REST_US: u64 = 1_000;
+const RESTING_MAX: usize = 16;
 /// Psns of one life, less room for what is in flight.
 const LIFE_ENDS: u64 = LIFE_PSN_MAX as u64 - 4 * WINDOW_MAX as u64;
 /// Headers of a datagram with immediate data.

@@ -100,6 +100,11 @@ pub(crate) struct Tracker {
     pub(crate) probe_at: Time,
     /// In the list of those with something to send.
     pub(crate) ready: bool,
+    /// Nothing is left: it goes at `free_at`.
+    pub(crate) resting: bool,
+    pub(crate) free_at: Time,
+    /// In the list of those that rest, or did.
+    pub(crate) listed: bool,
     /// Packets since an acknowledgement was asked for.
     pub(crate) unasked: u32,
     /// When a busy or full target is asked again.
@@ -139,6 +144,9 @@ impl Tracker {
             owes_probe: false,
             probe_at: Time(0),
             ready: false,
+            resting: false,
+            free_at: Time(0),
+            listed: false,
             unasked: 0,
             blocked_until: Time(0),
             busy: false,
@@ -246,8 +254,15 @@ impl Tracker {
 
     /// Adds a message to its stream.
     pub(crate) fn join_stream(&mut self, source: u32, destination: u32, number: u32) {
-        match self.streams.iter_mut().find(|s| s.source == source && s.destination == destination) {
-            Some(stream) => stream.unsettled.push_back(number),
+        let same = |stream: &Outgoing| stream.source == source && stream.destination == destination;
+        let at = self.streams.iter().position(same);
+        // An empty one may serve another stream: its list is allocated already.
+        let at = at.or_else(|| self.streams.iter().position(|stream| stream.unsettled.is_empty()));
+        match at.and_then(|at| self.streams.get_mut(at)) {
+            Some(stream) => {
+                (stream.source, stream.destination) = (source, destination);
+                stream.unsettled.push_back(number);
+            }
             None => {
                 let unsettled = VecDeque::from([number]);
                 self.streams.push(Outgoing { source, destination, unsettled });
@@ -266,9 +281,6 @@ impl Tracker {
         } else if let Ok(found) = stream.unsettled.binary_search_by(|other| order(*other, number)) {
             stream.unsettled.remove(found);
         }
-        if stream.unsettled.is_empty() && self.streams.len() > 16 {
-            self.streams.swap_remove(at);
-        }
     }
 
     /// The distance to the latest earlier message of the stream that is unsettled (P-6.4); 0: none. `None`: too far to be
@@ -276,9 +288,18 @@ impl Tracker {
     pub(crate) fn after(&self, source: u32, destination: u32, number: u32) -> Option<u16> {
         let stream = self.streams.iter().find(|s| s.source == source && s.destination == destination);
         let Some(stream) = stream else { return Some(0) };
+        // Most are sent in order, so the last two settle it.
+        let mut latest = stream.unsettled.iter().rev();
+        if latest.next() == Some(&number) {
+            let Some(earlier) = latest.next() else { return Some(0) };
+            return distance(number, *earlier);
+        }
+        if stream.unsettled.front() == Some(&number) {
+            return Some(0);
+        }
         let at = stream.unsettled.partition_point(|other| order(*other, number).is_lt());
         let Some(earlier) = at.checked_sub(1).and_then(|at| stream.unsettled.get(at)) else { return Some(0) };
-        u16::try_from(number.wrapping_sub(*earlier)).ok().filter(|distance| *distance != crate::packet::UNORDERED)
+        distance(number, *earlier)
     }
 
     /// Bytes of sequence state.
@@ -290,6 +311,11 @@ impl Tracker {
             + self.reissue.capacity() * size_of::<Reissue>()
             + streams
     }
+}
+
+/// The distance as it travels, if it can.
+fn distance(number: u32, earlier: u32) -> Option<u16> {
+    u16::try_from(number.wrapping_sub(earlier)).ok().filter(|distance| *distance != crate::packet::UNORDERED)
 }
 
 /// Order of message numbers that wrap.

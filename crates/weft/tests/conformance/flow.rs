@@ -1,6 +1,6 @@
 //! When operations count as done, and what happens when something is full.
 
-use weft::{Access, EndpointOptions, Error, Level, Options, PostError};
+use weft::{Access, EndpointOptions, Error, Level, Options, PostError, ReceiveOptions};
 
 use crate::support::{World, pattern};
 
@@ -8,14 +8,18 @@ pub(crate) fn a_full_queue_holds_peers_back(world: &World) {
     let a = world.node();
     let b = world.node_with(4, |_| {});
     let to_b = a.knows(&b);
-    (0..40).for_each(|_| drop(b.endpoint.receive(vec![0; 2000]).unwrap()));
+    for index in 0..40 {
+        let options = ReceiveOptions { context: Some(index), ..Default::default() };
+        b.endpoint.receive_with(vec![0; 2000], options).unwrap();
+    }
     for index in 0..40u64 {
         a.endpoint.send(to_b, pattern(index, 50 * index as usize)).unwrap();
     }
     // Nobody reads at b: its queue of four is full, and the rest waits at a, unharmed.
     world.idle(200);
-    for index in 0..40u64 {
+    for _ in 0..40 {
         let received = world.good(&b);
+        let index = received.context;
         assert_eq!(received.into_bytes().unwrap(), pattern(index, 50 * index as usize), "message {index}");
     }
     world.goods(&a, 40);
@@ -115,21 +119,22 @@ pub(crate) fn counters_count(world: &World) {
 }
 
 pub(crate) fn refused_buffers_come_back(world: &World) {
-    let a = world.node_with(2, |_| {});
-    let b = world.node();
-    let to_b = a.knows(&b);
-    a.endpoint.send(to_b, vec![1; 10]).unwrap();
-    a.endpoint.send(to_b, vec![2; 10]).unwrap();
-    let refused = a.endpoint.send(to_b, vec![3; 10]).unwrap_err();
+    let (domain, b) = (world.domain(), world.node());
+    let queue = domain.completion_queue(2);
+    let options = EndpointOptions { transmit_queue: Some(queue.clone()), ..Default::default() };
+    let endpoint = domain.open_endpoint(options).unwrap();
+    let to_b = domain.addresses().insert(b.endpoint.address()).unwrap();
+    endpoint.send(to_b, vec![1; 10]).unwrap();
+    endpoint.send(to_b, vec![2; 10]).unwrap();
+    let refused = endpoint.send(to_b, vec![3; 10]).unwrap_err();
     assert!(matches!(refused.error, Error::Post(PostError::CompletionQueueFull)), "{refused}");
     assert!(refused.error.is_full());
-    world.good(&a);
-    a.endpoint.send(to_b, refused.buffer.unwrap()).unwrap();
+    world.until("room", || queue.read().unwrap());
+    endpoint.send(to_b, refused.buffer.unwrap()).unwrap();
     (0..3).for_each(|_| drop(b.endpoint.receive(vec![0; 10]).unwrap()));
     for index in 1..=3 {
         assert_eq!(world.good(&b).into_bytes().unwrap(), [index; 10]);
     }
-    world.goods(&a, 2);
 }
 
 pub(crate) fn thousands_of_messages(world: &World) {

@@ -161,3 +161,36 @@ pub(crate) fn forgotten_scope_results(world: &World) {
     drop(a);
     drop(b);
 }
+
+pub(crate) fn long_sends_that_nobody_fetches_can_be_left(world: &World) {
+    let (a, b, to_b, _) = world.pair();
+    let bytes = pattern(1, 1 << 20);
+    let context = a.endpoint.scope(|scope| {
+        let context = scope.send(to_b, &bytes).unwrap();
+        // Its announcement arrives, and nobody is there to receive it.
+        world.until("announced", || (b.domain.state().unexpected == 1).then_some(()));
+        context
+    });
+    let ended = world.next(&a);
+    assert_eq!((ended.context, ended.result), (context, Err(Failure::Cancelled)));
+    // Who receives it too late is told, and goes on.
+    b.endpoint.receive(vec![0; 1 << 20]).unwrap();
+    assert!(world.next(&b).result.is_err());
+    b.endpoint.receive(vec![0; 8]).unwrap();
+    a.endpoint.send(to_b, vec![1; 8]).unwrap();
+    assert_eq!(world.good(&b).into_bytes().unwrap(), [1; 8]);
+}
+
+pub(crate) fn leaving_after_the_last_message(world: &World) {
+    let (a, b, to_b, _) = world.pair();
+    if world.is_faulty() {
+        return; // a lost acknowledgement cannot be sent again by who is gone
+    }
+    b.endpoint.receive(vec![0; 8]).unwrap();
+    a.endpoint.send(to_b, vec![1; 8]).unwrap();
+    let received = world.until("message", || b.queue.read().unwrap());
+    assert_eq!(received.into_bytes().unwrap(), [1; 8]);
+    world.forget(&b.domain);
+    drop(b);
+    assert!(world.next(&a).result.is_ok(), "the acknowledgement came before the end");
+}

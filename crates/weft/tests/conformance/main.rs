@@ -68,6 +68,7 @@ macro_rules! cases {
                 scopes_send_and_receive leaving_a_scope_cancels a_panic_in_a_scope_is_safe
                 scopes_leave_completions_to_be_read closing_an_endpoint_ends_its_operations
                 dropped_buffers_live_until_they_are_done handles_keep_things_open forgotten_scope_results
+                long_sends_that_nobody_fetches_can_be_left leaving_after_the_last_message
             }
             peers {
                 two_peers_do_not_mix many_endpoints all_to_all both_ways_at_once fabrics_do_not_hear_each_other

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use weft::{Access, Buffer, CompletionKind, Options};
+use weft::{Access, Buffer, CompletionKind, Options, ReceiveOptions};
 
 use crate::support::{LENGTHS, World, pattern};
 
@@ -186,20 +186,24 @@ pub(crate) fn shared_and_static_bytes(world: &World) {
     assert_eq!(Arc::strong_count(&shared), 1, "the NIC keeps nothing");
 }
 
+/// Messages meet receives in the order in which both were posted, whichever is complete first.
 pub(crate) fn long_and_short_mixed_keep_order(world: &World) {
     let (a, b, to_b, _) = world.pair();
     let lengths = [100_000, 1, 70_000, 0, 2000, 64, 300_000, 8, 1500, 65_536];
     for round in 0..3 {
-        for _ in lengths {
-            b.endpoint.receive(vec![0; 300_000]).unwrap();
+        for index in 0..lengths.len() {
+            let options = ReceiveOptions { context: Some(index as u64), ..Default::default() };
+            b.endpoint.receive_with(vec![0; 300_000], options).unwrap();
         }
         for (index, length) in lengths.into_iter().enumerate() {
             a.endpoint.send(to_b, pattern(index as u64 + round, length)).unwrap();
         }
-        for (index, length) in lengths.into_iter().enumerate() {
-            let received = world.good(&b);
-            assert_eq!(received.length, length as u64, "message {index}");
-            assert!(received.into_bytes().unwrap() == pattern(index as u64 + round, length));
+        let mut seen = [false; 10];
+        for received in world.goods(&b, lengths.len()) {
+            let index = received.context as usize;
+            assert_eq!(received.length, lengths[index] as u64, "message {index}");
+            assert!(received.into_bytes().unwrap() == pattern(index as u64 + round, lengths[index]));
+            assert!(!std::mem::replace(&mut seen[index], true));
         }
         world.goods(&a, lengths.len());
     }

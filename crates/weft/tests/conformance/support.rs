@@ -98,6 +98,11 @@ impl World {
         (a, b, to_b, to_a)
     }
 
+    /// Lets go of a domain, so that it closes with its last handle.
+    pub(crate) fn forget(&self, domain: &Domain) {
+        self.domains.borrow_mut().retain(|other| other.local() != domain.local());
+    }
+
     /// Lets every node work once.
     pub(crate) fn turn(&self) {
         if self.progress == Progress::Manual {

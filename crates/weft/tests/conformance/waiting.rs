@@ -123,7 +123,8 @@ pub(crate) fn waits_in_many_threads(world: &World) {
         }
         for _ in 0..40 {
             a.endpoint.send(to_b, vec![1; 8]).unwrap();
-            a.queue.wait(Some(PATIENCE)).unwrap().expect("no hang").ok().unwrap();
+            // The sleepers may be gone when the last acknowledgement is due.
+            world.good(&a);
         }
     });
 }
