@@ -218,6 +218,8 @@ pub struct Engine<M> {
     endpoint_of: HashMap<u32, EndpointId, Keyed>,
     queues: Vec<CompletionQueue>,
     counters: Vec<Counter>,
+    /// Memory of trackers that are done, for the next: peers that talk now and then would allocate each time.
+    spare_trackers: Vec<Tracker>,
     closed_queues: Vec<QueueId>,
     closed_counters: Vec<CounterId>,
     statistics: Statistics,
@@ -292,6 +294,7 @@ impl<M: Memory> Engine<M> {
             endpoint_of: HashMap::with_hasher(keyed.clone()),
             queues: Vec::new(),
             counters: Vec::new(),
+            spare_trackers: Vec::new(),
             closed_queues: Vec::new(),
             closed_counters: Vec::new(),
             statistics: Statistics::default(),

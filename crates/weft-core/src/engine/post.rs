@@ -7,7 +7,9 @@ use crate::address::Address;
 use crate::atomic::AtomicClass;
 use crate::command::{Command, CommandFlags, EndpointId, Level, Operation, PostError};
 use crate::event::{Completion, CompletionKind, CounterId, Failure, QueueId};
-use crate::limits::{ATOMIC_MAX_BYTES, LIFE_PSN_MAX, PROBE_LINGER_US, WINDOW_MAX};
+use crate::limits::{
+    ATOMIC_MAX_BYTES, LIFE_PSN_MAX, PROBE_LINGER_US, SPARE_TRACKER_MAX_BYTES, SPARE_TRACKERS_MAX, WINDOW_MAX,
+};
 use crate::memory::{LocalKey, Memory};
 use crate::packet::{SESSION_BYTES, TRAILER_BYTES, TRANSPORT_BYTES};
 use crate::reliable::congestion::Congestion;
@@ -166,7 +168,10 @@ impl<M: Memory> Engine<M> {
         let known = self.known.get(&to.socket).copied();
         let congestion =
             known.map_or_else(|| Congestion::new(mtu, self.config.window_max_bytes), |k| k.congestion.resume());
-        let mut tracker = Tracker::new(to.socket, mtu, self.psn, congestion, now);
+        let mut tracker = match self.spare_trackers.pop() {
+            Some(spare) => spare.renew(to.socket, mtu, self.psn, congestion, now),
+            None => Tracker::new(to.socket, mtu, self.psn, congestion, now),
+        };
         // P-7.13: a ticket is good for half of the number space.
         if let Some(known) = known.filter(|known| self.psn - known.ticket_psn < LIFE_ENDS) {
             tracker.ticket = known.ticket;
@@ -204,6 +209,9 @@ impl<M: Memory> Engine<M> {
                 tracker.peer,
                 Known { ticket: tracker.ticket, ticket_psn: tracker.ticket_psn, congestion: tracker.congestion },
             );
+        }
+        if self.spare_trackers.len() < SPARE_TRACKERS_MAX && tracker.bytes() <= SPARE_TRACKER_MAX_BYTES {
+            self.spare_trackers.push(tracker);
         }
     }
 

@@ -142,6 +142,17 @@ impl Tracker {
         }
     }
 
+    /// The same as new, in the memory of one that is done.
+    pub(crate) fn renew(self, peer: SocketAddr, mtu: u32, base: u64, congestion: Congestion, now: Time) -> Tracker {
+        let Tracker { mut sent, mut queue, mut started, mut reissue, mut streams, .. } = self;
+        sent.clear();
+        queue.clear();
+        started.clear();
+        reissue.clear();
+        streams.iter_mut().for_each(|stream| stream.unsettled.clear());
+        Tracker { sent, queue, started, reissue, streams, ..Tracker::new(peer, mtu, base, congestion, now) }
+    }
+
     /// The psn to use next.
     pub(crate) fn next(&self) -> u64 {
         self.base + self.sent.len() as u64
@@ -243,12 +254,16 @@ impl Tracker {
 
     /// Adds a message to its stream.
     pub(crate) fn join_stream(&mut self, source: u32, destination: u32, number: u32) {
-        match self.streams.iter_mut().find(|s| s.source == source && s.destination == destination) {
-            Some(stream) => stream.unsettled.push_back(number),
-            None => {
-                let unsettled = VecDeque::from([number]);
-                self.streams.push(Outgoing { source, destination, unsettled });
+        let is_it = |stream: &Outgoing| stream.source == source && stream.destination == destination;
+        let found = self.streams.iter().position(is_it);
+        // A stream without unsettled messages is as good as none: its memory serves another.
+        let found = found.or_else(|| self.streams.iter().position(|stream| stream.unsettled.is_empty()));
+        match found.and_then(|at| self.streams.get_mut(at)) {
+            Some(stream) => {
+                (stream.source, stream.destination) = (source, destination);
+                stream.unsettled.push_back(number);
             }
+            None => self.streams.push(Outgoing { source, destination, unsettled: VecDeque::from([number]) }),
         }
     }
 
