@@ -32,6 +32,8 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(500);
 pub(crate) fn sim(words: &[&str], out: &mut dyn Write) -> Result<(), Failure> {
     let codec = Codec::builtin().map_err(|error| Failure::Told(error.to_string()))?;
     let codec = Arc::new(codec);
+    // What panics is told with its seed, once, and not again for every attempt to make it smaller.
+    std::panic::set_hook(Box::new(|_| {}));
     match words {
         ["faults", rest @ ..] => faults(rest, &codec, out),
         ["scale", rest @ ..] => {

@@ -1,8 +1,8 @@
 //! A keyed hash for the engine's tables. Peers choose what is hashed (addresses, message numbers), so the key is drawn
 //! at start and never told; without it nobody can look for collisions.
 
-use core::hash::{BuildHasher, Hasher};
-use core::net::IpAddr;
+use core::hash::{BuildHasher, Hash, Hasher};
+use core::net::{IpAddr, SocketAddr};
 
 use crate::address::Address;
 
@@ -44,6 +44,26 @@ impl BuildHasher for Keyed {
     }
 }
 
+/// A node's socket as a key: equal like the address, hashed in one step for IPv4.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Peer(pub(crate) SocketAddr);
+
+impl Hash for Peer {
+    #[inline]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let port = u64::from(self.0.port());
+        match self.0.ip() {
+            IpAddr::V4(ip) => state.write_u64(u64::from(u32::from(ip)) << 16 | port),
+            IpAddr::V6(ip) => {
+                let bits = u128::from(ip);
+                state.write_u64(bits as u64);
+                state.write_u64((bits >> 64) as u64);
+                state.write_u64(port | 1 << 32);
+            }
+        }
+    }
+}
+
 /// Folded multiplications: each word costs one 64 × 64 bit product.
 #[derive(Clone, Debug)]
 pub struct KeyedHasher {
@@ -51,6 +71,7 @@ pub struct KeyedHasher {
     key: u64,
 }
 
+#[inline]
 fn fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
     product as u64 ^ (product >> 64) as u64
@@ -74,9 +95,11 @@ impl Hasher for KeyedHasher {
     fn write_u32(&mut self, value: u32) {
         self.write_u64(u64::from(value));
     }
+    #[inline]
     fn write_u64(&mut self, value: u64) {
         self.state = fold(self.state ^ value, self.key ^ 0x9e37_79b9_7f4a_7c15).wrapping_add(value.rotate_left(23));
     }
+    #[inline]
     fn finish(&self) -> u64 {
         fold(self.state ^ 0xa076_1d64_78bd_642f, self.key)
     }

@@ -57,11 +57,6 @@ pub const MATCH_VIEWS_MAX: usize = 7;
 /// Messages that may arrive without a query of a kind before its view is dropped, at the least.
 pub const MATCH_VIEW_IDLE_MIN: u64 = 4096;
 
-/// Trackers whose memory is kept for the next.
-pub const SPARE_TRACKERS_MAX: usize = 64;
-/// Bytes of a tracker that is kept.
-pub const SPARE_TRACKER_MAX_BYTES: usize = 64 << 10;
-
 const _: () = {
     assert!(RETAIN_US > 2 * GIVE_UP_MAX_US, "P-7 A1");
     assert!(GIVE_UP_US <= GIVE_UP_MAX_US);

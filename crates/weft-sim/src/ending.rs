@@ -1,18 +1,17 @@
 //! How a run ends: the trouble stops, everything must finish; late copies come and do no harm; then nothing is kept.
 
 use weft_core::engine::State;
-use weft_core::limits::{GIVE_UP_US, RETAIN_US};
+use weft_core::event::Counter;
+use weft_core::limits::RETAIN_US;
 use weft_core::memory::LocalKey;
 
-use crate::network::{MICRO, MILLI, SECOND};
+use crate::network::MICRO;
 use crate::node::CELL;
 use crate::oracle::{Oracle, Start, Violation};
 use crate::scenario::Place;
 use crate::workload::{CELLS, Operation, What};
 use crate::world::World;
 
-/// How long everything may take to finish when the trouble is over, besides the time to give up.
-const FINISH_MARGIN: u64 = 1500 * MILLI;
 /// Receives that wait at each endpoint when a run is wound up.
 const SPARE_RECEIVES: usize = 3;
 
@@ -33,8 +32,7 @@ impl World<'_> {
             self.spare_receives(node)?;
             self.settle(node)?;
         }
-        let slow = self.scenario.nodes.iter().map(|spec| spec.rate).min().unwrap_or(1024);
-        let deadline = self.now + (GIVE_UP_US * MICRO * 1024) / slow + FINISH_MARGIN;
+        let deadline = self.now + self.scenario.finish_within();
         while self.agenda.next_at().is_some_and(|at| at <= deadline) && !self.is_finished() {
             // Looking at everything after each event would cost more than the run.
             for _ in 0..16 {
@@ -61,13 +59,14 @@ impl World<'_> {
         self.oracle.records.iter().find_map(|record| {
             let id = record.operation.id;
             match record.operation.what {
-                What::Receive { .. } | What::Cancel { .. } => return None,
+                What::Receive { .. } | What::Cancel { .. } | What::Close | What::TooBig { .. } => return None,
                 // Without a buffer nobody hears of the end.
                 _ if record.operation.is_unreported() && record.given.local == LocalKey::NONE => {}
                 _ if self.oracle.is_pending(record) => return Some((id, format!("no completion: {record}"))),
                 _ => {}
             }
-            let alive = record.target.is_some_and(|target| self.is_alive(target));
+            let closed = record.operation.peer().is_some_and(|peer| self.oracle.is_closed(record.target, peer));
+            let alive = record.target.is_some_and(|target| self.is_alive(target)) && !closed;
             let sent = matches!(record.operation.what, What::Send { .. });
             let succeeded = matches!(record.outcome, Some((_, Ok(()))));
             let missing = alive && sent && succeeded && record.deliveries.is_empty();
@@ -87,8 +86,12 @@ impl World<'_> {
         let wanted: Vec<_> = (0..up.endpoints.len() - 1)
             .flat_map(|endpoint| [(endpoint, None), (endpoint, Some((0, u64::MAX)))])
             .collect();
+        let mut refused = false;
         for (endpoint, tag) in wanted {
             let place = Place { node, endpoint };
+            if self.oracle.is_closed(Some(start), place) {
+                continue;
+            }
             let what = What::Receive { tag, source: None, length, multi: None };
             let waiting = |oracle: &Oracle| {
                 let mine = oracle.records.iter().rev().take_while(|r| r.operation.at == u64::MAX);
@@ -106,10 +109,12 @@ impl World<'_> {
                 self.oracle.begun(id, posted.as_ref().ok().copied());
                 self.trace.line(self.now, || format!("{node} posts {id}: {:?} {posted:?}", operation.what));
                 if posted.is_err() {
+                    refused = true;
                     break;
                 }
             }
         }
+        self.spare_refused.iter_mut().skip(node).take(1).for_each(|slot| *slot = refused);
         self.flush(node)
     }
 
@@ -127,8 +132,7 @@ impl World<'_> {
         while let Some(last) = self.agenda.last_arrival() {
             self.run_until(last)?;
         }
-        self.run_until(self.now + RETAIN_US * MICRO * 5 / 4 + 2 * SECOND)?;
-        self.oracle.closing = true;
+        self.run_until(self.now + 2 * RETAIN_US * MICRO)?;
         for node in 0..self.nodes.len() {
             let pending: Vec<u32> = self
                 .oracle
@@ -196,6 +200,29 @@ impl World<'_> {
         }
     }
 
+    /// Counters show what ended.
+    fn check_counters(&self, node: usize, (start, counters): (Start, [Counter; 3])) -> Result<(), Violation> {
+        let mut wanted = [(0, 0); 3];
+        for record in self.oracle.records.iter().filter(|record| record.start == start && record.posted.is_some()) {
+            let at = match record.operation.what {
+                What::Send { .. } | What::Datagram { .. } => 0,
+                What::Read { .. } | What::Atomic { fetch: true, .. } => 1,
+                What::Write { .. } | What::Atomic { fetch: false, .. } => 2,
+                _ => continue,
+            };
+            let failed = matches!(record.outcome, Some((_, Err(_))));
+            if let Some((all, bad)) = wanted.get_mut(at) {
+                (*all, *bad) = (*all + 1, *bad + u64::from(failed));
+            }
+        }
+        let shown = counters.map(|counter| (counter.value + counter.errors, counter.errors));
+        if shown == wanted {
+            return Ok(());
+        }
+        let text = format!("sends, reads, writes, each with failures: {shown:?} instead of {wanted:?}");
+        Err(self.violation("counters are wrong", Some(node), text))
+    }
+
     /// Closes everything.
     pub(crate) fn close(&mut self) -> Result<(), Violation> {
         for node in 0..self.nodes.len() {
@@ -205,6 +232,8 @@ impl World<'_> {
             for endpoint in up.endpoints.clone() {
                 up.engine.close_endpoint(local, endpoint);
             }
+            let counters = up.counters();
+            self.check_counters(node, counters)?;
             self.settle(node)?;
             if self.poll(node)? {
                 return Err(self.violation("a completion after the end", Some(node), String::new()));

@@ -8,7 +8,7 @@ use weft_core::address::{Address, PeerId};
 use weft_core::atomic::AtomicCall;
 use weft_core::command::{Command, CommandFlags, EndpointId, Operation as Verb, PostError, Receive};
 use weft_core::engine::{Bindings, EndpointKind, Engine, Piece, Transmit};
-use weft_core::event::QueueId;
+use weft_core::event::{Counter, CounterId, QueueId};
 use weft_core::memory::{Access, LocalKey, Memory};
 use weft_core::packet::Codec;
 use weft_core::time::Time;
@@ -52,6 +52,7 @@ pub struct Node {
     clock: u64,
     piece: u64,
     written_bytes: u64,
+    counters: [CounterId; 3],
     peers: BTreeMap<(Place, u32), PeerId>,
     transmit: Transmit,
 }
@@ -125,6 +126,8 @@ impl Node {
 
         let engine_seed = Random::new(seed, mix((number as u64) << 32 | u64::from(incarnation))).seed();
         let mut engine = Engine::new(spec.config.clone(), Arc::clone(codec), engine_seed, memory);
+        let counters = [engine.open_counter(), engine.open_counter(), engine.open_counter()];
+        let [send, read, write] = counters.map(Some);
         let mut endpoints = Vec::new();
         let mut queues = Vec::new();
         for at in 0..=spec.reliable {
@@ -135,8 +138,14 @@ impl Node {
             if !spec.one_queue {
                 queues.push(receive);
             }
-            let bindings =
-                Bindings { transmit_queue: Some(transmit), receive_queue: Some(receive), ..Bindings::default() };
+            let bindings = Bindings {
+                transmit_queue: Some(transmit),
+                receive_queue: Some(receive),
+                send_counter: send,
+                read_counter: read,
+                write_counter: write,
+                ..Bindings::default()
+            };
             endpoints.push(engine.open_endpoint(kind, bindings));
         }
         let to = socket_of(number);
@@ -153,6 +162,7 @@ impl Node {
             clock: spec.clock,
             piece: spec.piece,
             written_bytes,
+            counters,
             peers: BTreeMap::new(),
             transmit,
         }
@@ -179,6 +189,12 @@ impl Node {
     pub fn address(&self, endpoint: usize) -> Option<Address> {
         let number = self.engine.endpoint_number(*self.endpoints.get(endpoint)?)?;
         Some(Address { socket: socket_of(self.number), endpoint: number })
+    }
+
+    /// What its counters show: sends, reads, writes.
+    #[must_use]
+    pub fn counters(&self) -> ((usize, u32), [Counter; 3]) {
+        ((self.number, self.incarnation), self.counters.map(|counter| self.engine.counter(counter)))
     }
 
     /// Learns an address.
@@ -291,7 +307,7 @@ impl Node {
                 }
                 self.attach(id, &bytes, Use::Source)
             }
-            What::Receive { .. } | What::Cancel { .. } => return Err(None),
+            What::Receive { .. } | What::Cancel { .. } | What::Close | What::TooBig { .. } => return Err(None),
         };
         (command.local, command.offset) = (given.local, given.lead);
         let qualities = operation.qualities();

@@ -1,6 +1,7 @@
 //! One run of a scenario, and what it exercised.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use weft_core::packet::Codec;
@@ -130,7 +131,12 @@ pub fn run(scenario: &Scenario, codec: &Arc<Codec>) -> Result<Report, Violation>
 /// Runs a scenario and gives the record of it.
 pub fn run_traced(scenario: &Scenario, codec: &Arc<Codec>, trace: Trace) -> (Result<Report, Violation>, Trace) {
     let mut world = World::new(scenario, codec, trace);
-    let outcome = world.run();
+    // A panic of the engine is a broken promise as well, and is made smaller like any other.
+    let outcome = catch_unwind(AssertUnwindSafe(|| world.run())).unwrap_or_else(|payload| {
+        let text = payload.downcast_ref::<&str>().map(ToString::to_string);
+        let text = text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_default();
+        Err(Violation { kind: "panicked", at: world.now(), node: None, operation: None, text })
+    });
     let statistics = world.statistics;
     let report = Report {
         hash: world.trace.hash(),

@@ -1,10 +1,11 @@
 //! What a seed stands for: nodes, limits, faults and a program for each node.
 
 use weft_core::engine::Config;
+use weft_core::limits::{GIVE_UP_MAX_US, GIVE_UP_US, RETAIN_US};
 
 use crate::network::{Faults, MICRO, MILLI, SECOND};
 use crate::random::{MILLION, Random};
-use crate::workload::{self, Operation};
+use crate::workload::{self, Operation, What};
 
 /// Endpoint of one node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -117,8 +118,17 @@ impl Scenario {
         let count = random.pick(&[2, 2, 2, 3, 3, 4]);
         // Smaller ones are not allowed (P-2.2).
         let mtu = random.pick(&[1232, 1232, 1500]);
+        let bulk = random.once_in(15);
         let eager = random.pick(&[100, 600, 1500, 4000]);
-        let nodes = (0..count).map(|_| node(&mut random, weather, eager)).collect::<Vec<_>>();
+        let eager = if bulk && random.once_in(2) { 64 << 10 } else { eager };
+        let give_up = random.pick(&[GIVE_UP_US, GIVE_UP_US, GIVE_UP_US, GIVE_UP_US, 3_000_000, GIVE_UP_MAX_US]);
+        let mut nodes = (0..count).map(|_| node(&mut random, weather, eager)).collect::<Vec<_>>();
+        for node in &mut nodes {
+            node.config.give_up_us = give_up;
+            if bulk {
+                node.config.unexpected_max_bytes = 256 << 10;
+            }
+        }
         let faults = faults(&mut random, weather);
         let short_receives = random.once_in(8);
         let shape = workload::Shape {
@@ -126,6 +136,8 @@ impl Scenario {
             mtu,
             eager,
             short_receives,
+            bulk,
+            closes: weather != Weather::Calm && random.once_in(8),
             operations: random.between(8, 60) as usize,
             starts: starts(&mut random),
             span: random.pick(&[100 * MICRO, MILLI, 5 * MILLI, 40 * MILLI]),
@@ -173,7 +185,22 @@ impl Scenario {
     /// Whether a request may rightly go without any answer for so long that it is given up.
     #[must_use]
     pub fn may_give_up(&self) -> bool {
-        self.faults.loses() || !self.crashes.is_empty() || !self.partitions.is_empty()
+        let narrows = |operation: &Operation| matches!(operation.what, What::TooBig { .. });
+        self.faults.loses()
+            || !self.crashes.is_empty()
+            || !self.partitions.is_empty()
+            || self.operations.iter().any(narrows)
+    }
+
+    /// How long everything may take to finish when the trouble is over.
+    #[must_use]
+    pub fn finish_within(&self) -> u64 {
+        let slow = self.nodes.iter().map(|node| node.rate).min().unwrap_or(1024);
+        let give_up = self.nodes.iter().map(|node| node.config.give_up_us).max().unwrap_or(GIVE_UP_US);
+        // Where there is room for few lives, one whose peer is gone keeps others out until it is forgotten.
+        let full = self.nodes.iter().any(|node| node.config.lives_max < self.nodes.len());
+        let wait = give_up + if full { RETAIN_US } else { 0 };
+        (wait * MICRO * 1024) / slow + 1500 * MILLI
     }
 }
 
@@ -193,13 +220,13 @@ fn starts(random: &mut Random) -> Vec<u64> {
 }
 
 fn node(random: &mut Random, weather: Weather, eager: u64) -> NodeSpec {
-    let rate = if random.once_in(3) { random.between(900, 1150) } else { 1024 };
+    let rate = if random.once_in(3) { random.between(720, 1330) } else { 1024 };
     let config = Config {
         session: 0x5eed,
         mtu_bytes: weft_core::limits::MTU_MIN_BYTES,
         eager_max_bytes: eager as u32,
         commands_max: random.pick(&[8, 64, 256]),
-        lives_max: if weather == Weather::Calm { 8 } else { random.pick(&[4, 8, 16]) },
+        lives_max: if weather == Weather::Calm { 8 } else { random.pick(&[1, 2, 8, 8, 16]) },
         receives_max: 256,
         unexpected_max: random.pick(&[1, 4, 64]),
         unexpected_max_bytes: random.pick(&[6 << 10, 16 << 10, 64 << 10]),
@@ -211,8 +238,7 @@ fn node(random: &mut Random, weather: Weather, eager: u64) -> NodeSpec {
     NodeSpec {
         reliable: random.between(1, 2) as usize,
         queue,
-        // Finding 9: sends can take all places of a small one, and nothing more is received.
-        one_queue: queue >= 64 && random.once_in(2),
+        one_queue: random.once_in(2),
         poll_every: random.pick(&[0, 0, 20 * MICRO, 300 * MICRO, 4 * MILLI]),
         rate,
         clock: random.below(1 << 50),

@@ -7,8 +7,8 @@ use crate::network::MICRO;
 use crate::random::{MILLION, Random};
 use crate::scenario::Place;
 
-/// Some messages ask for no order.
-const UNORDERED: bool = false;
+/// Bytes of the longest message.
+const BULK_BYTES: u64 = 90_000;
 /// Cells in each node for atomics.
 pub const CELLS: u64 = 4;
 /// Bytes that nobody may write between two ranges that are written.
@@ -138,6 +138,13 @@ pub enum What {
         /// Which.
         of: u32,
     },
+    /// Closes the endpoint.
+    Close,
+    /// Hears that the way to a node carries only the shortest datagrams.
+    TooBig {
+        /// Which node.
+        to: usize,
+    },
 }
 
 impl Operation {
@@ -151,7 +158,7 @@ impl Operation {
             | What::Read { to, .. }
             | What::Atomic { to, .. } => Some(*to),
             What::Receive { source, .. } => *source,
-            What::Cancel { .. } => None,
+            What::Cancel { .. } | What::Close | What::TooBig { .. } => None,
         }
     }
 
@@ -177,7 +184,7 @@ impl Operation {
             What::Send { qualities, .. } | What::Write { qualities, .. } | What::Atomic { qualities, .. } => *qualities,
             What::Read { fence, .. } => Qualities { fence: *fence, ..Qualities::default() },
             What::Datagram { .. } => Qualities { immediate: true, ..Qualities::default() },
-            What::Receive { .. } | What::Cancel { .. } => Qualities::default(),
+            What::Receive { .. } | What::Cancel { .. } | What::Close | What::TooBig { .. } => Qualities::default(),
         }
     }
 }
@@ -193,6 +200,10 @@ pub struct Shape {
     pub eager: u64,
     /// Some receives are too short.
     pub short_receives: bool,
+    /// Some messages are of very many packets.
+    pub bulk: bool,
+    /// Endpoints may be closed, and ways become narrower.
+    pub closes: bool,
     /// About how many operations.
     pub operations: usize,
     /// When its parts begin.
@@ -209,6 +220,7 @@ pub fn operations(random: &mut Random, shape: &Shape) -> Vec<Operation> {
         maker.some(random);
     }
     maker.cancels(random);
+    maker.changes(random);
     let mut made = maker.made;
     made.sort_by_key(|operation| operation.at);
     // Numbers follow time; what refers to another operation by number is told the new one.
@@ -278,8 +290,7 @@ impl Maker<'_> {
             immediate: random.once_in(2),
             fence: random.once_in(10),
             silent: random.once_in(6),
-            // Finding 6: the protocol cannot keep the others in order beside it.
-            unordered: random.once_in(12) && UNORDERED,
+            unordered: random.once_in(12),
         }
     }
 
@@ -294,6 +305,9 @@ impl Maker<'_> {
     fn length(&self, random: &mut Random) -> u32 {
         let (mtu, eager) = (self.shape.mtu, self.shape.eager);
         let around = random.below(5);
+        if self.shape.bulk && random.once_in(5) {
+            return random.between(10_000, BULK_BYTES) as u32;
+        }
         let length = match random.below(12) {
             0 => 0,
             1 => 1,
@@ -338,7 +352,8 @@ impl Maker<'_> {
 
     /// As long as any message.
     fn longest(&self) -> u64 {
-        (4 * self.shape.mtu).max(self.shape.eager + self.shape.mtu + 8)
+        let bulk = if self.shape.bulk { BULK_BYTES } else { 0 };
+        (4 * self.shape.mtu).max(self.shape.eager + self.shape.mtu + 8).max(bulk)
     }
 
     /// A buffer for many messages.
@@ -418,6 +433,22 @@ impl Maker<'_> {
             let cell = random.below(CELLS);
             let at = at + random.below(20 * MICRO);
             self.add(at, from, What::Atomic { to, cell, operation, fetch, qualities });
+        }
+    }
+
+    /// An endpoint is closed, or a way becomes narrower.
+    fn changes(&mut self, random: &mut Random) {
+        if !self.shape.closes {
+            return;
+        }
+        let node = random.below(self.shape.endpoints.len() as u64) as usize;
+        let at = random.pick(&self.shape.starts) + random.below(self.shape.span);
+        if random.once_in(2) {
+            let place = self.reliable(random, node);
+            self.add(at, place, What::Close);
+        } else {
+            let to = random.below(self.shape.endpoints.len() as u64) as usize;
+            self.add(at, Place { node, endpoint: 0 }, What::TooBig { to });
         }
     }
 

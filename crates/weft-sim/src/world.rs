@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use weft_core::command::PostError;
 use weft_core::engine::Statistics;
+use weft_core::limits::MTU_MIN_BYTES;
 use weft_core::packet::Codec;
 
 use crate::memory::SimMemory;
@@ -47,6 +48,8 @@ pub struct World<'a> {
     written_bytes: Vec<u64>,
     /// Nodes that will read their completions.
     poll_noted: Vec<bool>,
+    /// Nodes that could not post all spare receives.
+    pub(crate) spare_refused: Vec<bool>,
     pub(crate) now: u64,
     pub(crate) winding_up: bool,
 }
@@ -74,6 +77,7 @@ impl<'a> World<'a> {
             graves: BTreeMap::new(),
             written_bytes: (0..count).map(written).collect(),
             poll_noted: vec![false; count],
+            spare_refused: vec![false; count],
             now: 0,
             winding_up: false,
         };
@@ -104,6 +108,12 @@ impl<'a> World<'a> {
         for operation in &self.scenario.operations {
             self.agenda.add(operation.at, Event::Operate { id: operation.id, tries: 0 });
         }
+    }
+
+    /// The time.
+    #[must_use]
+    pub fn now(&self) -> u64 {
+        self.now
     }
 
     /// Runs to the end and judges.
@@ -285,6 +295,23 @@ impl<'a> World<'a> {
             }
             return self.settle(place.node);
         }
+        match operation.what {
+            What::Close => {
+                self.oracle.closes(start, place);
+                self.trace.line(now, || format!("{} closes endpoint {}", place.node, place.endpoint));
+                if let Some(endpoint) = node.endpoints.get(place.endpoint).copied() {
+                    let local = node.local_time(now);
+                    node.engine.close_endpoint(local, endpoint);
+                }
+                return self.settle(place.node);
+            }
+            What::TooBig { to } => {
+                let local = node.local_time(now);
+                node.engine.handle_too_big(local, socket_of(to), MTU_MIN_BYTES);
+                return self.settle(place.node);
+            }
+            _ => {}
+        }
         if known == Some(None) {
             return Ok(());
         }
@@ -299,6 +326,10 @@ impl<'a> World<'a> {
         self.trace.note(&[now, 3, u64::from(id), u64::from(posted.is_ok())]);
         self.trace.line(now, || format!("{} posts {id}: {:?} {posted:?}", place.node, operation.what));
         if let Err(Some(error)) = posted {
+            let closed = error == PostError::NoSuchEndpoint && self.oracle.is_closed(Some(start), place);
+            if closed {
+                return Ok(());
+            }
             if !matches!(error, PostError::QueueFull | PostError::CompletionQueueFull) {
                 let violation = self.violation("refused without cause", Some(place.node), error.to_string());
                 return Err(Violation { operation: Some(id), ..violation });
@@ -333,11 +364,13 @@ impl<'a> World<'a> {
         let eager = self.poll_every(node) == 0;
         loop {
             self.flush(node)?;
-            if !eager || !self.poll(node)? {
-                break;
-            }
-            if self.winding_up {
+            let read = eager && self.poll(node)?;
+            let refused = self.spare_refused.get(node) == Some(&true);
+            if self.winding_up && (read || refused) {
                 self.spare_receives(node)?;
+            }
+            if !read {
+                break;
             }
         }
         let Some(up) = self.nodes.get_mut(node).and_then(Option::as_mut) else { return Ok(()) };

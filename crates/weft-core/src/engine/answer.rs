@@ -9,7 +9,9 @@ use weft_wire::transaction::{Segment, Transaction};
 
 use super::message::write_local;
 use super::{Arrived, Engine};
+use crate::command::Operation;
 use crate::event::Failure;
+use crate::hash::Peer;
 use crate::limits::{KEEP_ALIVE_US, RNR_WAIT_MAX_US, RNR_WAIT_US, WINDOW_MIN};
 use crate::memory::Memory;
 use crate::packet::{Reliability, Status};
@@ -59,18 +61,29 @@ impl<M: Memory> Engine<M> {
     fn tracker_of_answer(&self, answer: &AnswerIn<'_>) -> Option<u32> {
         let of_handle = self.entries.get(answer.reliability.handle).map(|entry| entry.tracker);
         let fits = |index: &u32| self.trackers.get(*index).is_some_and(|tracker| tracker.peer == answer.from);
-        let index = of_handle.filter(fits).or_else(|| self.tracker_of.get(&answer.from).copied())?;
+        let index = of_handle.filter(fits).or_else(|| self.tracker_of.get(&Peer(answer.from)).copied())?;
         let tracker = self.trackers.get(index)?;
         let epoch = answer.decoded.command.slot(Slot::Argument3) as u32;
         let mine = epoch == self.epoch && tracker.ticket == answer.reliability.ticket;
         #[cfg(feature = "plant")]
-        let mine = mine || self.config.plant == Some(super::Plant::SkipRefusedTicketCheck);
+        let mine = match self.config.plant {
+            Some(super::Plant::SkipRefusedTicketCheck) => true,
+            Some(super::Plant::SkipHandleCheck) => epoch == self.epoch,
+            _ => mine,
+        };
         mine.then_some(index)
     }
 
     /// The unsettled packet that an answer names, if it is of the command that the handle names.
     fn named(&self, answer: &AnswerIn<'_>, index: u32) -> Option<u64> {
         let tracker = self.trackers.get(index)?;
+        #[cfg(feature = "plant")]
+        if self.config.plant == Some(super::Plant::SkipHandleCheck) {
+            let named = |sent: &crate::reliable::tracker::Sent| {
+                sent.handle == answer.reliability.handle && sent.state != SentState::Settled
+            };
+            return tracker.sent.iter().position(named).map(|at| tracker.base + at as u64);
+        }
         let psn = tracker.find(answer.decoded.command.sequence() as u32)?;
         let sent = tracker.get(psn)?;
         let entry = self.entries.get(sent.handle)?;
@@ -78,10 +91,7 @@ impl<M: Memory> Engine<M> {
         // A packet that waits to be sent under a new ticket has no name that could be answered.
         let sent_once = sent.first_sent != Time::NEVER;
         let ends = command.source() as u32 == entry.to.endpoint && command.queue() as u32 == entry.source;
-        let fits = sent.handle == answer.reliability.handle && ends && sent_once;
-        #[cfg(feature = "plant")]
-        let fits = fits || self.config.plant == Some(super::Plant::SkipHandleCheck);
-        fits.then_some(psn)
+        (sent.handle == answer.reliability.handle && ends && sent_once).then_some(psn)
     }
 
     fn on_acknowledge(&mut self, answer: &AnswerIn<'_>, index: u32) {
@@ -370,7 +380,12 @@ impl<M: Memory> Engine<M> {
                 // Begun messages would be put together from two lives.
                 Status::Synchronise => entry.accepted || entry.phase == Phase::AwaitDone,
                 // Memory and marks of the target are gone: nobody knows what was done.
-                _ => entry.phase != Phase::Queued,
+                // Fetching has no effect there, nor has the end of it if it comes twice; the key tells whether the
+                // message is of this start.
+                _ => {
+                    let repeatable = matches!(entry.command.operation, Operation::Pull | Operation::Done);
+                    entry.phase != Phase::Queued && !repeatable
+                }
             })
             .map(|(handle, _)| handle)
             .collect();
@@ -401,7 +416,7 @@ impl<M: Memory> Engine<M> {
         tracker.timeouts = 0;
         tracker.timeout_from = now;
         let peer = tracker.peer;
-        self.known.remove(&peer);
+        self.known.remove(&Peer(peer));
         // What waits behind it would wait for the same silence: it fails too, as not executed or unknown alike.
         let all: Vec<u16> =
             self.entries.handles().filter(|(_, entry)| entry.tracker == index).map(|(handle, _)| handle).collect();

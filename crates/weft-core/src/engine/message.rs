@@ -170,33 +170,67 @@ impl<M: Memory> Engine<M> {
         least: u64,
     ) -> Result<(), PostError> {
         let shared = Shared { receive: *receive, used: 0, pending: 0, retired: false };
+        if self.find_unexpected(receive, source).is_none() {
+            let index = self.shared.insert(shared);
+            return self.enlist(receive, source, Some(index));
+        }
+        // A place for the return of the buffer, should a message that it must not pass over have to wait.
+        let queue = self.endpoint(receive.endpoint).and_then(|endpoint| endpoint.bindings.receive_queue);
+        if !self.reserve(queue) {
+            return Err(PostError::CompletionQueueFull);
+        }
         let index = self.shared.insert(shared);
+        let mut taken = false;
         while let Some(found) = self.find_unexpected(receive, source) {
             let Some(length) = self.unexpected_length(receive, found) else { break };
             let Some(shared) = self.shared.get_mut(index) else { break };
-            let room = receive.length - shared.used;
-            if length > room && shared.used > 0 {
-                break;
+            let used = shared.used;
+            let mut refused = (length > receive.length - used && taken).then_some(PostError::QueueFull);
+            if refused.is_none() {
+                let landing = shared.land(index, length, receive.length);
+                // The last message that it takes gives it back.
+                shared.retired = receive.length - shared.used < least;
+                let last = shared.retired;
+                refused = self.take_unexpected(now, receive, found, landing).err();
+                if refused.is_none() && last {
+                    self.unreserve(queue);
+                    return Ok(());
+                }
+                if refused.is_some()
+                    && let Some(shared) = self.shared.get_mut(index)
+                {
+                    (shared.pending, shared.used, shared.retired) = (shared.pending - 1, used, false);
+                }
             }
-            let landing = shared.land(index, length, receive.length);
-            if let Err(error) = self.take_unexpected(now, receive, found, landing) {
-                // The message must not be passed over: the buffer is not posted, or goes back with what it has got.
-                let Some(shared) = self.shared.get_mut(index) else { return Ok(()) };
-                shared.pending -= 1;
-                shared.retired = true;
-                return if shared.used == length.min(receive.length) {
-                    self.shared.remove(index);
-                    Err(error)
-                } else {
-                    Ok(())
-                };
+            if let Some(error) = refused {
+                return self.give_back_shared(index, queue, taken, error);
             }
-            if self.shared.get(index).is_none_or(|shared| receive.length - shared.used < least) {
-                self.retire(index);
-                return Ok(());
-            }
+            taken = true;
         }
+        self.unreserve(queue);
         self.enlist(receive, source, Some(index))
+    }
+
+    /// A multi-receive buffer cannot take a message that waits: it is not posted, or goes back with what it has got.
+    fn give_back_shared(
+        &mut self,
+        index: u32,
+        queue: Option<crate::event::QueueId>,
+        taken: bool,
+        error: PostError,
+    ) -> Result<(), PostError> {
+        let idle = self.shared.get(index).is_none_or(|shared| shared.pending == 0);
+        if taken && idle {
+            self.release_shared(index, queue);
+            return Ok(());
+        }
+        self.unreserve(queue);
+        if taken {
+            self.retire(index);
+            return Ok(());
+        }
+        self.shared.remove(index);
+        Err(error)
     }
 
     fn enlist(&mut self, receive: &Receive, source: Option<SourceId>, shared: Option<u32>) -> Result<(), PostError> {
@@ -838,7 +872,8 @@ impl<M: Memory> Engine<M> {
     pub(super) fn pull_ended(&mut self, now: Time, index: u32, result: Result<(), Failure>) {
         let Some(pull) = self.pulls.remove(index) else { return };
         let taken = if result.is_ok() { u64::from(pull.envelope.length) } else { 0 };
-        if !matches!(result, Err(Failure::OutcomeUnknown | Failure::AccessRefused)) {
+        // Who waits for it must hear of the end, unless he has forgotten the message himself.
+        if !matches!(result, Err(Failure::AccessRefused)) {
             let number = self.endpoint_number(pull.envelope.endpoint).unwrap_or(0);
             self.send_done(now, &pull.envelope, number, pull.key, taken);
         }

@@ -25,7 +25,7 @@ use weft_wire::transaction::{TransactionId, TransactionTable};
 use crate::address::AddressVector;
 use crate::command::EndpointId;
 use crate::event::{Completion, CompletionQueue, Counter, CounterId, QueueId};
-use crate::hash::Keyed;
+use crate::hash::{Keyed, Peer};
 use crate::matching::{Posted, Unexpected};
 use crate::memory::{Granted, Memory};
 use crate::packet::{Codec, SESSION_BYTES, TRAILER_BYTES, TRANSPORT_BYTES};
@@ -80,7 +80,7 @@ pub struct Config {
 pub enum Plant {
     /// The target executes what it executed before (P-7.6, step 3).
     SkipDuplicateCheck,
-    /// The initiator believes any answer with a psn that is under way (P-3.3).
+    /// The initiator believes any answer to its epoch with a handle in use, whatever its psn and ticket (P-3.3).
     SkipHandleCheck,
     /// The initiator frees a tracker while its last packet is unsettled.
     FreeTrackerEarly,
@@ -218,8 +218,6 @@ pub struct Engine<M> {
     endpoint_of: HashMap<u32, EndpointId, Keyed>,
     queues: Vec<CompletionQueue>,
     counters: Vec<Counter>,
-    /// Memory of trackers that are done, for the next: peers that talk now and then would allocate each time.
-    spare_trackers: Vec<Tracker>,
     closed_queues: Vec<QueueId>,
     closed_counters: Vec<CounterId>,
     statistics: Statistics,
@@ -229,10 +227,11 @@ pub struct Engine<M> {
     epoch: u32,
     entries: Entries,
     trackers: Slab<Tracker>,
-    tracker_of: HashMap<SocketAddr, u32, Keyed>,
+    spare_trackers: Vec<Tracker>,
+    tracker_of: HashMap<Peer, u32, Keyed>,
     /// Trackers with something to send.
     ready: VecDeque<u32>,
-    known: HashMap<SocketAddr, Known, Keyed>,
+    known: HashMap<Peer, Known, Keyed>,
     /// The counter that psns are drawn from (P-3.4).
     psn: u64,
     /// Of the last message; one counter for all targets.
@@ -244,7 +243,7 @@ pub struct Engine<M> {
 
     // The target's side.
     lives: Slab<Life>,
-    life_of: HashMap<SocketAddr, u32, Keyed>,
+    life_of: HashMap<Peer, u32, Keyed>,
     tombstones: Tombstones,
     /// S, C and H of P-7.5.
     first_ticket: u64,
@@ -294,13 +293,13 @@ impl<M: Memory> Engine<M> {
             endpoint_of: HashMap::with_hasher(keyed.clone()),
             queues: Vec::new(),
             counters: Vec::new(),
-            spare_trackers: Vec::new(),
             closed_queues: Vec::new(),
             closed_counters: Vec::new(),
             statistics: Statistics::default(),
             epoch: random.next_u32() | 1,
             entries: Entries::new(config.commands_max),
             trackers: Slab::new(),
+            spare_trackers: Vec::new(),
             tracker_of: HashMap::with_hasher(keyed.clone()),
             ready: VecDeque::new(),
             known: HashMap::with_hasher(keyed.clone()),
@@ -497,7 +496,7 @@ impl<M: Memory> Engine<M> {
     /// The path to `to` carries no more than this.
     pub fn handle_too_big(&mut self, now: Time, to: SocketAddr, mtu_bytes: u32) {
         let mtu_bytes = mtu_bytes.max(crate::limits::MTU_MIN_BYTES);
-        let Some(&index) = self.tracker_of.get(&to) else { return };
+        let Some(&index) = self.tracker_of.get(&Peer(to)) else { return };
         let Some(tracker) = self.trackers.get_mut(index) else { return };
         if mtu_bytes < tracker.mtu {
             tracker.mtu = mtu_bytes;

@@ -7,9 +7,8 @@ use crate::address::Address;
 use crate::atomic::AtomicClass;
 use crate::command::{Command, CommandFlags, EndpointId, Level, Operation, PostError};
 use crate::event::{Completion, CompletionKind, CounterId, Failure, QueueId};
-use crate::limits::{
-    ATOMIC_MAX_BYTES, LIFE_PSN_MAX, PROBE_LINGER_US, SPARE_TRACKER_MAX_BYTES, SPARE_TRACKERS_MAX, WINDOW_MAX,
-};
+use crate::hash::Peer;
+use crate::limits::{ATOMIC_MAX_BYTES, LIFE_PSN_MAX, PROBE_LINGER_US, WINDOW_MAX};
 use crate::memory::{LocalKey, Memory};
 use crate::packet::{SESSION_BYTES, TRAILER_BYTES, TRANSPORT_BYTES};
 use crate::reliable::congestion::Congestion;
@@ -32,7 +31,8 @@ impl<M: Memory> Engine<M> {
         self.check_operation(command)?;
         self.check_local(command.local, command.offset, u64::from(command.length))?;
         // Some entries stay free for what the engine sends itself: the target's side must not starve.
-        if !self.entries.has_room(1 + self.config.commands_max / 8) {
+        // Fetching a message takes two of them.
+        if !self.entries.has_room(1 + (self.config.commands_max / 8).max(2)) {
             return Err(PostError::QueueFull);
         }
         let injected = command.level == Level::Injected && !command.has(CommandFlags::SILENT);
@@ -160,12 +160,12 @@ impl<M: Memory> Engine<M> {
 
     /// The tracker of a target, made when there is none.
     fn tracker_for(&mut self, now: Time, to: Address, command: &Command) -> u32 {
-        if let Some(&index) = self.tracker_of.get(&to.socket) {
+        if let Some(&index) = self.tracker_of.get(&Peer(to.socket)) {
             return index;
         }
         let mtu = self.addresses.mtu(command.peer).unwrap_or(self.config.mtu_bytes);
         let mtu = mtu.clamp(crate::limits::MTU_MIN_BYTES, crate::limits::MTU_MAX_BYTES);
-        let known = self.known.get(&to.socket).copied();
+        let known = self.known.get(&Peer(to.socket)).copied();
         let congestion =
             known.map_or_else(|| Congestion::new(mtu, self.config.window_max_bytes), |k| k.congestion.resume());
         let mut tracker = match self.spare_trackers.pop() {
@@ -178,7 +178,7 @@ impl<M: Memory> Engine<M> {
             tracker.ticket_psn = known.ticket_psn;
         }
         let index = self.trackers.insert(tracker);
-        self.tracker_of.insert(to.socket, index);
+        self.tracker_of.insert(Peer(to.socket), index);
         index
     }
 
@@ -199,24 +199,23 @@ impl<M: Memory> Engine<M> {
             return;
         }
         let Some(tracker) = self.trackers.remove(index) else { return };
-        self.tracker_of.remove(&tracker.peer);
+        self.tracker_of.remove(&Peer(tracker.peer));
         self.psn = self.psn.max(tracker.next());
         if tracker.ready {
             self.ready.retain(|ready| *ready != index);
         }
         if tracker.ticket != 0 {
-            self.remember(
-                tracker.peer,
-                Known { ticket: tracker.ticket, ticket_psn: tracker.ticket_psn, congestion: tracker.congestion },
-            );
+            let known =
+                Known { ticket: tracker.ticket, ticket_psn: tracker.ticket_psn, congestion: tracker.congestion };
+            self.remember(tracker.peer, known);
         }
-        if self.spare_trackers.len() < SPARE_TRACKERS_MAX && tracker.bytes() <= SPARE_TRACKER_MAX_BYTES {
+        if self.spare_trackers.len() < SPARE_TRACKERS_MAX {
             self.spare_trackers.push(tracker);
         }
     }
 
     fn remember(&mut self, peer: core::net::SocketAddr, known: Known) {
-        if self.known.len() >= self.config.tickets_max && !self.known.contains_key(&peer) {
+        if self.known.len() >= self.config.tickets_max && !self.known.contains_key(&Peer(peer)) {
             // Any one may go: it costs that peer's next message a round trip.
             let victim = self.known.keys().next().copied();
             if let Some(victim) = victim {
@@ -224,7 +223,7 @@ impl<M: Memory> Engine<M> {
             }
         }
         if self.config.tickets_max > 0 {
-            self.known.insert(peer, known);
+            self.known.insert(Peer(peer), known);
         }
     }
 
@@ -253,6 +252,10 @@ impl<M: Memory> Engine<M> {
         let index = entry.tracker;
         match entry.command.operation {
             Operation::Pull => self.pull_ended(now, entry.purpose, result),
+            // Who waits for it keeps his life here with PROBEs (P-7.12): as long as he may, he must hear of it.
+            Operation::Done if result == Err(Failure::OutcomeUnknown) && self.remembers(now, entry.to.socket) => {
+                self.submit(now, entry.command, entry.to, entry.source, entry.purpose);
+            }
             Operation::Done => {}
             _ => self.report(&entry.command, result),
         }
@@ -262,6 +265,11 @@ impl<M: Memory> Engine<M> {
             self.make_ready(index);
         }
         self.free_tracker_if_done(index);
+    }
+
+    /// Whether a peer has a life here, or had one not long ago.
+    fn remembers(&self, now: Time, peer: core::net::SocketAddr) -> bool {
+        self.life_of.contains_key(&peer) || self.tombstones.get(peer, now).is_some()
     }
 
     /// Tells the user that a command ended. Its place in the queue was reserved when it was posted.
@@ -371,6 +379,8 @@ impl<M: Memory> Engine<M> {
     }
 }
 
+/// Trackers that are kept for the next targets: a ping-pong frees and makes one for every message.
+const SPARE_TRACKERS_MAX: usize = 4;
 /// Psns of one life, less room for what is in flight.
 const LIFE_ENDS: u64 = LIFE_PSN_MAX as u64 - 4 * WINDOW_MAX as u64;
 /// Headers of a datagram with immediate data.

@@ -10,6 +10,7 @@ use super::transmit::{Answer, Response, ResponseData, status_of};
 use super::{Arrived, EndpointKind, Engine};
 use crate::atomic::{AtomicCall, AtomicClass};
 use crate::command::EndpointId;
+use crate::hash::Peer;
 use crate::limits::{
     ACK_DELAY_US, ACK_EVERY, ANSWERS_MAX, ATOMIC_MAX_BYTES, MESSAGE_LENGTH_MAX_BYTES, ORDER_HOLD_BYTES, ORDER_HOLD_US,
     REPLAY_RESULTS_MAX, RESPONSE_PIECES_MAX, WINDOW_MAX,
@@ -243,14 +244,19 @@ impl<M: Memory> Engine<M> {
     /// begins none.
     fn life_of_ticket(&mut self, now: Time, request: &Request, span: Option<u16>) -> Result<Option<u32>, Status> {
         let (peer, ticket) = (request.from, request.ticket);
-        let current = self.life_of.get(&peer).copied();
+        let current = self.life_of.get(&Peer(peer)).copied();
         let living = current.and_then(|index| self.lives.get(index)).map(|life| life.ticket);
         if living == Some(ticket) {
             return Ok(current);
         }
         let stone = if living.is_none() { self.tombstones.get(peer, now) } else { None };
         if let Some(stone) = stone.filter(|stone| stone.ticket == ticket) {
-            let Some(span) = span else { return Ok(None) };
+            let Some(span) = span else {
+                // P-7.4: the flow is remembered for RETAIN from now.
+                self.tombstones.remove(peer);
+                self.tombstones.insert(peer, Tombstone { last: now, ..stone });
+                return Ok(None);
+            };
             let base = request.psn.wrapping_sub(u32::from(span));
             let floor = if crate::reliable::before(stone.floor, base) { base } else { stone.floor };
             let index = self.begin_life(now, peer, Life::new(peer, ticket, base, floor, now))?;
@@ -274,7 +280,7 @@ impl<M: Memory> Engine<M> {
     }
 
     fn begin_life(&mut self, now: Time, peer: core::net::SocketAddr, life: Life) -> Result<u32, Status> {
-        if let Some(&earlier) = self.life_of.get(&peer) {
+        if let Some(&earlier) = self.life_of.get(&Peer(peer)) {
             self.end_life(now, earlier);
         } else {
             // Every life must fit among the tombstones when its peer falls silent.
@@ -286,14 +292,14 @@ impl<M: Memory> Engine<M> {
         }
         self.tombstones.remove(peer);
         let index = self.lives.insert(life);
-        self.life_of.insert(peer, index);
+        self.life_of.insert(Peer(peer), index);
         Ok(index)
     }
 
     /// Ends a life for good: a greater one takes its place, or RETAIN has passed.
     pub(super) fn end_life(&mut self, now: Time, index: u32) {
         let Some(life) = self.lives.remove(index) else { return };
-        self.life_of.remove(&life.peer);
+        self.life_of.remove(&Peer(life.peer));
         self.abort_messages(now, index);
     }
 
@@ -312,12 +318,12 @@ impl<M: Memory> Engine<M> {
             #[cfg(feature = "plant")]
             if self.config.plant == Some(super::Plant::FreeLifeEarly) {
                 self.lives.remove(index);
-                self.life_of.remove(&peer);
+                self.life_of.remove(&Peer(peer));
                 continue;
             }
             if self.tombstones.insert(peer, stone) {
                 self.lives.remove(index);
-                self.life_of.remove(&peer);
+                self.life_of.remove(&Peer(peer));
             }
         }
         let total = self.lives.len() + self.tombstones.len();
@@ -495,7 +501,7 @@ impl<M: Memory> Engine<M> {
 
     /// A read may ask for more than fits into a datagram of ours (P-5.3).
     fn respond_in_pieces(&mut self, request: Request, number: u32, data: ResponseData) {
-        let tracker = self.tracker_of.get(&request.from).and_then(|index| self.trackers.get(*index));
+        let tracker = self.tracker_of.get(&Peer(request.from)).and_then(|index| self.trackers.get(*index));
         // A peer asks for what fits on the way as it knows it; the way back is the same unless we know better.
         let mtu = tracker.map_or(self.config.mtu_bytes, |tracker| tracker.mtu);
         let room = mtu.saturating_sub(RESPONSE_HEADERS_BYTES).max(1);

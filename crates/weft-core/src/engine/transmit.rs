@@ -12,6 +12,7 @@ use super::{Engine, Piece, Transmit};
 use crate::address::Address;
 use crate::command::{Command, CommandFlags, Operation};
 use crate::event::Failure;
+use crate::hash::Peer;
 use crate::limits::{ACK_EVERY, BUNDLE_MAX_BYTES, PIO_MAX_BYTES, SEGMENTS_MAX, TRANSMIT_MAX_BYTES};
 use crate::memory::{Access, Fault, LocalKey, Memory};
 use crate::packet::{
@@ -151,21 +152,21 @@ impl<M: Memory> Engine<M> {
             self.answers.pop_front();
         }
         self.add_pending_ack(now, peer, transmit, &mut bundle, limit);
-        if let Some(&index) = self.tracker_of.get(&peer) {
+        if let Some(&index) = self.tracker_of.get(&Peer(peer)) {
             self.add_short_requests(now, index, transmit, &mut bundle, limit);
         }
         self.end_bundle(now, peer, CLASS_CONTROL, transmit, bundle)
     }
 
     fn bundle_limit(&self, peer: SocketAddr) -> usize {
-        let tracker = self.tracker_of.get(&peer).and_then(|index| self.trackers.get(*index));
+        let tracker = self.tracker_of.get(&Peer(peer)).and_then(|index| self.trackers.get(*index));
         let mtu = tracker.map_or(self.config.mtu_bytes, |tracker| tracker.mtu);
         (mtu as usize).min(BUNDLE_MAX_BYTES)
     }
 
     /// The acknowledgement that a peer is owed, if any: it rides along whenever something goes there.
     fn add_pending_ack(&mut self, now: Time, peer: SocketAddr, out: &mut Transmit, bundle: &mut Bundle, limit: usize) {
-        let Some(&index) = self.life_of.get(&peer) else { return };
+        let Some(&index) = self.life_of.get(&Peer(peer)) else { return };
         let Some(ack) = self.lives.get(index).and_then(|life| life.ack) else { return };
         let answer = Answer { request: ack.request, status: Status::Accepted, offer: 0, kind: Kind::Acknowledge };
         if self.add_answer(now, &answer, out, bundle, limit)
@@ -184,7 +185,7 @@ impl<M: Memory> Engine<M> {
         limit: usize,
     ) -> bool {
         let request = &answer.request;
-        let life = self.life_of.get(&request.from).and_then(|index| self.lives.get(*index));
+        let life = self.life_of.get(&Peer(request.from)).and_then(|index| self.lives.get(*index));
         let life = life.filter(|life| life.ticket == request.ticket);
         let without_life = matches!(answer.status, Status::Synchronise | Status::Restarted | Status::Busy);
         let (span, highest, bitmap) = match life {
@@ -585,7 +586,7 @@ impl<M: Memory> Engine<M> {
             codec.encode(&generic, &reliability, out)
         };
         if let ResponseData::Replay = response.data {
-            let life = self.life_of.get(&request.from).and_then(|index| self.lives.get(*index));
+            let life = self.life_of.get(&Peer(request.from)).and_then(|index| self.lives.get(*index));
             let replay = life.and_then(|life| life.replay.iter().find(|replay| replay.psn == request.psn));
             let Some(replay) = replay else { return true };
             let Some(headers) = encode(replay.number, replay.result.len() as u32, &mut packet) else { return true };

@@ -142,15 +142,25 @@ impl Tracker {
         }
     }
 
-    /// The same as new, in the memory of one that is done.
-    pub(crate) fn renew(self, peer: SocketAddr, mtu: u32, base: u64, congestion: Congestion, now: Time) -> Tracker {
-        let Tracker { mut sent, mut queue, mut started, mut reissue, mut streams, .. } = self;
-        sent.clear();
-        queue.clear();
-        started.clear();
-        reissue.clear();
-        streams.iter_mut().for_each(|stream| stream.unsettled.clear());
-        Tracker { sent, queue, started, reissue, streams, ..Tracker::new(peer, mtu, base, congestion, now) }
+    /// The same memory for another target. What it allocated stays.
+    pub(crate) fn renew(mut self, peer: SocketAddr, mtu: u32, base: u64, congestion: Congestion, now: Time) -> Tracker {
+        self.sent.clear();
+        self.queue.clear();
+        self.started.clear();
+        self.reissue.clear();
+        // One stream is the usual: its list is kept for whoever is next.
+        self.streams.truncate(1);
+        let mut next = Tracker::new(peer, mtu, base, congestion, now);
+        next.sent = self.sent;
+        next.queue = self.queue;
+        next.started = self.started;
+        next.reissue = self.reissue;
+        next.streams = self.streams;
+        for stream in &mut next.streams {
+            stream.unsettled.clear();
+            (stream.source, stream.destination) = (0, 0);
+        }
+        next
     }
 
     /// The psn to use next.
@@ -254,16 +264,19 @@ impl Tracker {
 
     /// Adds a message to its stream.
     pub(crate) fn join_stream(&mut self, source: u32, destination: u32, number: u32) {
-        let is_it = |stream: &Outgoing| stream.source == source && stream.destination == destination;
-        let found = self.streams.iter().position(is_it);
-        // A stream without unsettled messages is as good as none: its memory serves another.
-        let found = found.or_else(|| self.streams.iter().position(|stream| stream.unsettled.is_empty()));
-        match found.and_then(|at| self.streams.get_mut(at)) {
+        let same = |stream: &Outgoing| stream.source == source && stream.destination == destination;
+        let at = self.streams.iter().position(same);
+        // An empty one may serve another stream: its list is allocated already.
+        let at = at.or_else(|| self.streams.iter().position(|stream| stream.unsettled.is_empty()));
+        match at.and_then(|at| self.streams.get_mut(at)) {
             Some(stream) => {
                 (stream.source, stream.destination) = (source, destination);
                 stream.unsettled.push_back(number);
             }
-            None => self.streams.push(Outgoing { source, destination, unsettled: VecDeque::from([number]) }),
+            None => {
+                let unsettled = VecDeque::from([number]);
+                self.streams.push(Outgoing { source, destination, unsettled });
+            }
         }
     }
 
@@ -278,9 +291,6 @@ impl Tracker {
         } else if let Ok(found) = stream.unsettled.binary_search_by(|other| order(*other, number)) {
             stream.unsettled.remove(found);
         }
-        if stream.unsettled.is_empty() && self.streams.len() > 16 {
-            self.streams.swap_remove(at);
-        }
     }
 
     /// The distance to the latest earlier message of the stream that is unsettled (P-6.4); 0: none. `None`: too far to be
@@ -288,9 +298,18 @@ impl Tracker {
     pub(crate) fn after(&self, source: u32, destination: u32, number: u32) -> Option<u16> {
         let stream = self.streams.iter().find(|s| s.source == source && s.destination == destination);
         let Some(stream) = stream else { return Some(0) };
+        // Most are sent in order, so the last two settle it.
+        let mut latest = stream.unsettled.iter().rev();
+        if latest.next() == Some(&number) {
+            let Some(earlier) = latest.next() else { return Some(0) };
+            return distance(number, *earlier);
+        }
+        if stream.unsettled.front() == Some(&number) {
+            return Some(0);
+        }
         let at = stream.unsettled.partition_point(|other| order(*other, number).is_lt());
         let Some(earlier) = at.checked_sub(1).and_then(|at| stream.unsettled.get(at)) else { return Some(0) };
-        u16::try_from(number.wrapping_sub(*earlier)).ok().filter(|distance| *distance != crate::packet::UNORDERED)
+        distance(number, *earlier)
     }
 
     /// Bytes of sequence state.
@@ -302,6 +321,11 @@ impl Tracker {
             + self.reissue.capacity() * size_of::<Reissue>()
             + streams
     }
+}
+
+/// The distance as it travels, if it can.
+fn distance(number: u32, earlier: u32) -> Option<u16> {
+    u16::try_from(number.wrapping_sub(earlier)).ok().filter(|distance| *distance != crate::packet::UNORDERED)
 }
 
 /// Order of message numbers that wrap.

@@ -24,7 +24,7 @@ impl Oracle {
             What::Write { .. } => CompletionKind::Write,
             What::Read { .. } => CompletionKind::Read,
             What::Atomic { .. } => CompletionKind::Atomic,
-            What::Receive { .. } | What::Cancel { .. } => CompletionKind::Receive,
+            What::Receive { .. } | What::Cancel { .. } | What::Close | What::TooBig { .. } => CompletionKind::Receive,
         };
         if kind != completion.kind {
             return Err(judge.says("completion of another kind", completion));
@@ -120,15 +120,18 @@ impl Oracle {
             What::Write { mistake, .. } | What::Read { mistake, .. } => mistake != Mistake::None,
             _ => false,
         };
+        let closed = self.touches_closed(record);
         let right = match failure {
             Failure::Cancelled => record.cancelled,
             Failure::OutcomeUnknown => self.may_give_up,
             Failure::AccessRefused => mistaken || self.restarts,
+            // The target stopped fetching the message.
+            Failure::Aborted if self.may_give_up || closed => matches!(record.operation.what, What::Send { .. }),
             Failure::LengthError | Failure::Aborted => {
                 self.short_receives && matches!(record.operation.what, What::Send { .. })
             }
-            Failure::NoSuchEndpoint => self.restarts,
-            Failure::Closed => self.closing,
+            Failure::NoSuchEndpoint => self.restarts || closed,
+            Failure::Closed => self.is_closed(Some(record.start), record.operation.place),
             _ => false,
         };
         if right { Ok(()) } else { Err(judge.says("failed without cause", failure)) }
@@ -144,6 +147,12 @@ impl Oracle {
             return Err(judge.says("a buffer came back for nothing", format!("{key:?}")));
         };
         let judge = Judge { operation: record.operation.id, ..judge };
+        let closed = self.closed.contains(&(start, record.operation.place.endpoint));
+        if closed && matches!(record.operation.what, What::Receive { .. }) {
+            // There was no place for its completion.
+            record.outcome = Some((now, Err(Failure::Closed)));
+            return memory.detach(key).map(|_| ()).map_err(|wrong| judge.says("memory", wrong));
+        }
         if !record.operation.is_unreported() {
             return Err(judge.says("success was not reported", format!("{key:?}")));
         }

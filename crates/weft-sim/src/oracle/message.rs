@@ -57,11 +57,17 @@ impl Oracle {
                 self.counts.cancelled += 1;
                 return Ok(());
             }
-            Err(Failure::Closed) if self.closing => return Ok(()),
+            Err(Failure::Closed | Failure::Cancelled) if self.is_closed(Some(start), place) => return Ok(()),
+            // The other side was closed in the middle.
+            Err(Failure::Aborted | Failure::NoSuchEndpoint | Failure::AccessRefused) if !self.closed.is_empty() => {
+                return Ok(());
+            }
             Err(Failure::Truncated) if self.short_receives && multi.is_none() && completion.length > room => {}
             // A message whose sender went away in the middle.
             Err(Failure::OutcomeUnknown | Failure::Aborted) if self.may_give_up => return Ok(()),
             Err(Failure::AccessRefused | Failure::NoSuchEndpoint) if self.may_give_up => return Ok(()),
+            // It was cancelled before it was fetched.
+            Err(Failure::Aborted) if self.cancelled_sends => return Ok(()),
             Err(_) => return Err(judge.says("a receive failed without cause", completion)),
         }
         if released {

@@ -22,7 +22,7 @@ use crate::memory::SimMemory;
 use crate::node::Given;
 use crate::scenario::{Place, Scenario};
 use crate::trace::micros;
-use crate::workload::Operation;
+use crate::workload::{Operation, What};
 
 pub use command::ReadCheck;
 
@@ -155,13 +155,14 @@ pub struct Oracle {
     restarts: bool,
     duplicates: bool,
     short_receives: bool,
+    cancelled_sends: bool,
     posts: u64,
     /// Which endpoint has which address.
     directory: BTreeMap<Address, (Place, u32)>,
     /// What the cells must hold.
     cells: BTreeMap<(Start, u64), u64>,
-    /// Endpoints are being closed.
-    pub closing: bool,
+    /// Endpoints that were closed.
+    closed: Vec<(Start, usize)>,
 }
 
 /// Not known to anybody.
@@ -178,10 +179,11 @@ impl Oracle {
             restarts: !scenario.crashes.is_empty(),
             duplicates: scenario.faults.duplicate > 0 || scenario.faults.late > 0,
             short_receives: scenario.short_receives,
+            cancelled_sends: false,
             posts: 0,
             directory: BTreeMap::new(),
             cells: BTreeMap::new(),
-            closing: false,
+            closed: Vec::new(),
         };
         for operation in &scenario.operations {
             oracle.add(operation.clone());
@@ -244,7 +246,25 @@ impl Oracle {
     pub fn cancelled(&mut self, id: u32) {
         if let Some(record) = self.records.get_mut(id as usize) {
             record.cancelled = true;
+            self.cancelled_sends |= matches!(record.operation.what, What::Send { .. });
         }
+    }
+
+    /// An endpoint is about to be closed.
+    pub fn closes(&mut self, start: Start, place: Place) {
+        self.closed.push((start, place.endpoint));
+    }
+
+    /// Whether an endpoint of a start of its node was closed.
+    #[must_use]
+    pub fn is_closed(&self, start: Option<Start>, place: Place) -> bool {
+        start.is_some_and(|start| self.closed.contains(&(start, place.endpoint)))
+    }
+
+    /// Whether the endpoint of a record, or of its peer, was closed.
+    fn touches_closed(&self, record: &Record) -> bool {
+        let peer = record.operation.peer().is_some_and(|peer| self.is_closed(record.target, peer));
+        peer || self.is_closed(Some(record.start), record.operation.place)
     }
 
     /// A node crashed: nobody will hear of what it had under way.

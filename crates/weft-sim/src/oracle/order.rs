@@ -20,7 +20,8 @@ impl Oracle {
             let refused = matches!(record.outcome, Some((_, Err(failure))) if failure != Failure::OutcomeUnknown);
             match record.operation.what {
                 What::Send { level, .. } => {
-                    let kept = level == Level::Delivered || record.target.is_some_and(&alive);
+                    let closed = record.operation.peer().is_some_and(|peer| self.is_closed(record.target, peer));
+                    let kept = level == Level::Delivered || record.target.is_some_and(&alive) && !closed;
                     if succeeded && kept && record.deliveries.is_empty() {
                         return Err(judge.says("success without delivery", record.to_string()));
                     }
@@ -91,7 +92,7 @@ impl Oracle {
                 let Some(before) = earlier.deliveries.first() else { continue };
                 let Some(other) = self.records.get(before.receive as usize) else { continue };
                 let same = before.receive == delivery.receive;
-                if other.order > taker.order || (same && before.offset >= delivery.offset) {
+                if other.order > taker.order || (same && before.offset > delivery.offset) {
                     let judge = Judge { at: now, node: taker.start.0, operation: later.operation.id };
                     let text = format!(
                         "it overtook operation {} of its stream: receive {} took it, receive {} the earlier one",

@@ -3,7 +3,8 @@
 use core::fmt;
 
 use super::expression::Inputs;
-use super::{Control, OpcodeId, Outer, Protocol, ProtocolId, Tables};
+use super::extract::Extract;
+use super::{BitStore, Control, OpcodeId, Outer, Protocol, ProtocolId, SlotExtract, Store, Tables};
 use crate::command::{Command, KIND_BITS};
 use crate::limits::FIELDS_PER_OPCODE_MAX;
 
@@ -89,39 +90,35 @@ impl Tables {
         let opcode = OpcodeId(tables.row_for(command).ok_or(EncodeError::NoOpcode)?);
         let control = tables.control(opcode).ok_or(EncodeError::NoOpcode)?;
         control.fits(command)?;
-        let mut inputs = Inputs {
-            bytes: &[],
-            payload: payload.len() as u64,
-            headers: u64::from(control.header_length),
-            packet: 0,
-            connection: &[0; super::ATTRIBUTES],
-            transaction: &[0; super::ATTRIBUTES],
-            command: Some(command),
-        };
         let header_length = usize::from(control.header_length);
         let have = out.len();
         let Some(headers) = out.get_mut(..header_length) else {
             return Err(EncodeError::NoRoom { needed: header_length, have });
         };
         headers.copy_from_slice(&control.bytes_template);
-        for insert in &*control.inserts {
-            let slot = command.slots.get(usize::from(insert.slot)).copied().unwrap_or(0) >> (insert.up & 63);
-            // The template has zeros where slots go: what is zero, most flags among it, is there already.
-            if slot & insert.extract.max() != 0 {
-                insert.extract.write(headers, slot);
+        control.insert(command, headers);
+        let mut pad = 0;
+        if !control.computed.is_empty() || !matches!(control.pad, super::Pad::None) {
+            let mut inputs = Inputs {
+                bytes: &[],
+                payload: payload.len() as u64,
+                headers: u64::from(control.header_length),
+                packet: 0,
+                connection: &[0; super::ATTRIBUTES],
+                transaction: &[0; super::ATTRIBUTES],
+                command: Some(command),
+            };
+            // Each sees only the command and the lengths, so their order does not matter.
+            for (extract, program) in &*control.computed {
+                let value = program.run(&inputs);
+                if value > extract.max() {
+                    return Err(EncodeError::TooLong);
+                }
+                extract.write(headers, value);
             }
+            inputs.bytes = headers;
+            pad = control.pad_bytes(&inputs)?;
         }
-        // Each sees only the command and the lengths, so their order does not matter.
-        for (extract, program) in &*control.computed {
-            let value = program.run(&inputs);
-            if value > extract.max() {
-                return Err(EncodeError::TooLong);
-            }
-            extract.write(headers, value);
-        }
-        let (headers, _) = out.split_at(header_length);
-        inputs.bytes = headers;
-        let pad = control.pad_bytes(&inputs)?;
         Ok((opcode, control.finish(payload, pad, out)?))
     }
 
@@ -197,7 +194,7 @@ impl Tables {
             shortest = shortest.min(usize::from(control.header_length));
         }
         let (bit, width, endian) = place?;
-        super::Extract::new(bit, width, endian, shortest).map(|extract| FieldHandle { extract })
+        Extract::new(bit, width, endian, shortest).map(|extract| FieldHandle { extract })
     }
 
     /// All fields of a packet. `None` when the opcode is not of these tables.
@@ -237,7 +234,7 @@ impl Tables {
                 ([_], _) => Err(SetError::TooWide { bits: field.width }),
                 (parts, FieldValue::Bytes(bytes)) if bytes.len() * 8 == field.width => {
                     for ((place, extract), chunk) in places.iter_mut().zip(parts).zip(bytes.chunks(8)) {
-                        let here = super::Extract { offset: 0, left: 0, ..*extract };
+                        let here = Extract { offset: 0, left: 0, ..*extract };
                         *place = here.read(chunk);
                     }
                     Ok(())
@@ -276,7 +273,7 @@ impl Tables {
 /// A field at one place in all packets of a protocol that have it. See [`Tables::handle`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FieldHandle {
-    extract: super::Extract,
+    extract: Extract,
 }
 
 impl FieldHandle {
@@ -345,7 +342,70 @@ impl Protocol {
     }
 }
 
+impl SlotExtract {
+    /// The same as whole bytes, if it is.
+    pub(super) fn as_store(&self) -> Option<Store> {
+        let Extract { offset, left, right, little } = self.extract;
+        let whole = (left | right) & 7 == 0 && !little && self.up == 0;
+        let bytes = (64 - right) / 8;
+        (whole && bytes.is_power_of_two()).then_some(Store { offset: offset + left / 8, bytes, slot: self.slot })
+    }
+
+    /// The same as one bit, if it is.
+    pub(super) fn as_bit_store(&self) -> Option<BitStore> {
+        let Extract { offset, left, right, little } = self.extract;
+        let mask = 0x80 >> (left % 8);
+        (right == 63 && !little).then_some(BitStore { slot: self.slot, up: self.up, offset: offset + left / 8, mask })
+    }
+}
+
 impl Control {
+    /// Slots into the headers' template, which has zeros where they go.
+    #[inline]
+    fn insert(&self, command: &Command, headers: &mut [u8]) {
+        let slot = |number: u8| command.slots.get(usize::from(number)).copied().unwrap_or(0);
+        for store in &*self.stores {
+            let value = slot(store.slot);
+            let place = headers.get_mut(usize::from(store.offset)..).unwrap_or(&mut []);
+            match store.bytes {
+                1 => {
+                    if let Some(place) = place.first_mut() {
+                        *place = value as u8;
+                    }
+                }
+                2 => {
+                    if let Some(place) = place.first_chunk_mut() {
+                        *place = (value as u16).to_be_bytes();
+                    }
+                }
+                4 => {
+                    if let Some(place) = place.first_chunk_mut() {
+                        *place = (value as u32).to_be_bytes();
+                    }
+                }
+                _ => {
+                    if let Some(place) = place.first_chunk_mut() {
+                        *place = value.to_be_bytes();
+                    }
+                }
+            }
+        }
+        for bit in &*self.bits {
+            if slot(bit.slot) >> (bit.up & 63) & 1 != 0
+                && let Some(place) = headers.get_mut(usize::from(bit.offset))
+            {
+                *place |= bit.mask;
+            }
+        }
+        for insert in &*self.inserts {
+            let value = slot(insert.slot) >> (insert.up & 63);
+            // What is zero is there already.
+            if value & insert.extract.max() != 0 {
+                insert.extract.write(headers, value);
+            }
+        }
+    }
+
     /// Payload, pad and empty trailers behind the headers. Returns the packet's length.
     fn finish(&self, payload: &[u8], pad: usize, out: &mut [u8]) -> Result<usize, EncodeError> {
         let start = usize::from(self.header_length);
