@@ -269,7 +269,7 @@ impl<M: Memory> Engine<M> {
 
     /// Whether a peer has a life here, or had one not long ago.
     fn remembers(&self, now: Time, peer: core::net::SocketAddr) -> bool {
-        self.life_of.contains_key(&peer) || self.tombstones.get(peer, now).is_some()
+        self.life_of.contains_key(&Peer(peer)) || self.tombstones.get(peer, now).is_some()
     }
 
     /// Tells the user that a command ended. Its place in the queue was reserved when it was posted.
