@@ -176,6 +176,15 @@ impl Core {
         self.notify();
     }
 
+    /// After completions were read: peers that were held back for want of room are told at once.
+    pub(crate) fn made_room(&mut self) {
+        if self.engine.is_urgent() {
+            let now = self.now();
+            self.transmit(now);
+            self.notify();
+        }
+    }
+
     /// From now on nothing is sent or heard.
     pub(crate) fn abandon(&mut self) {
         self.abandoned = true;
