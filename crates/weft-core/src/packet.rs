@@ -222,12 +222,17 @@ impl Codec {
     #[inline]
     pub fn write_session(&self, datagram: &mut [u8], session: &SessionHeader) {
         let handles = &self.handles;
+        if let Some(first) = datagram.first_mut() {
+            *first = 0;
+        }
         handles.version.write(datagram, 1);
         handles.class.write(datagram, u64::from(session.class));
         handles.id.write(datagram, u64::from(session.id));
         handles.sequence.write(datagram, session.sequence);
         handles.timestamp.write(datagram, u64::from(session.timestamp));
-        handles.bundle.write(datagram, u64::from(session.bundle));
+        if session.bundle {
+            handles.bundle.write(datagram, 1);
+        }
     }
 
     /// Clears the mark of a bundle: its first bytes become the session header of an entry.
@@ -264,7 +269,9 @@ impl Codec {
         handles.span.write(out, u64::from(reliability.span));
         handles.after.write(out, u64::from(reliability.after));
         handles.ticket.write(out, reliability.ticket);
-        handles.data.write(out, u64::from(reliability.data));
+        if reliability.data {
+            handles.data.write(out, 1);
+        }
         length.checked_sub(TRAILER_BYTES)
     }
 }

@@ -221,13 +221,16 @@ pub struct Engine<M> {
     closed_queues: Vec<QueueId>,
     closed_counters: Vec<CounterId>,
     statistics: Statistics,
+    /// The time of the last call.
+    clock: Time,
 
     // The initiator's side.
     /// Restart epoch (P-3.2).
     epoch: u32,
     entries: Entries,
     trackers: Slab<Tracker>,
-    spare_trackers: Vec<Tracker>,
+    /// Trackers that have nothing left and will be freed.
+    resting: VecDeque<u32>,
     tracker_of: HashMap<Peer, u32, Keyed>,
     /// Trackers with something to send.
     ready: VecDeque<u32>,
@@ -269,7 +272,6 @@ pub struct Engine<M> {
     // The session (one path for now).
     /// Of the last datagram (P-8.14).
     sequence: u64,
-    scratch: Vec<u8>,
 }
 
 impl<M: Memory> Engine<M> {
@@ -296,10 +298,11 @@ impl<M: Memory> Engine<M> {
             closed_queues: Vec::new(),
             closed_counters: Vec::new(),
             statistics: Statistics::default(),
+            clock: Time(0),
             epoch: random.next_u32() | 1,
             entries: Entries::new(config.commands_max),
             trackers: Slab::new(),
-            spare_trackers: Vec::new(),
+            resting: VecDeque::new(),
             tracker_of: HashMap::with_hasher(keyed.clone()),
             ready: VecDeque::new(),
             known: HashMap::with_hasher(keyed.clone()),
@@ -327,7 +330,6 @@ impl<M: Memory> Engine<M> {
             unexpected_count: 0,
             spare: Vec::new(),
             sequence: random.next_u64() >> 2,
-            scratch: Vec::new(),
             config,
             random,
             keyed,
@@ -454,6 +456,7 @@ impl<M: Memory> Engine<M> {
 
     /// Takes one datagram. It may be changed: bundles are unpacked in place.
     pub fn handle_datagram(&mut self, now: Time, from: SocketAddr, datagram: &mut [u8], marked: bool) {
+        self.clock = now;
         self.statistics.datagrams_received += 1;
         let codec = Arc::clone(&self.codec);
         let Some(session) = codec.session(datagram).filter(|session| session.id == self.config.session) else {

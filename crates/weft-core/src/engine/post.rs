@@ -21,6 +21,7 @@ use super::transmit::DatagramOut;
 impl<M: Memory> Engine<M> {
     /// Takes a command. Its completion comes later, once, whatever happens.
     pub fn post(&mut self, now: Time, command: &Command) -> Result<(), PostError> {
+        self.clock = now;
         let endpoint = self.endpoint(command.endpoint).ok_or(PostError::NoSuchEndpoint)?;
         let to = self.addresses.address(command.peer).ok_or(PostError::NoSuchPeer)?;
         let (source, queue) = (endpoint.number, endpoint.bindings.transmit_queue);
@@ -133,6 +134,7 @@ impl<M: Memory> Engine<M> {
         let secret = self.random.next_u64() << 16 | u64::from(handle);
         let eager_max = self.config.eager_max_bytes;
         let (entry, tracker) = (self.entries.get_mut(handle)?, self.trackers.get_mut(tracker)?);
+        tracker.resting = false;
         if entry.is_send() {
             if command.length > eager_max || entry.wants_delivery() {
                 entry.rendezvous = secret;
@@ -168,10 +170,7 @@ impl<M: Memory> Engine<M> {
         let known = self.known.get(&Peer(to.socket)).copied();
         let congestion =
             known.map_or_else(|| Congestion::new(mtu, self.config.window_max_bytes), |k| k.congestion.resume());
-        let mut tracker = match self.spare_trackers.pop() {
-            Some(spare) => spare.renew(to.socket, mtu, self.psn, congestion, now),
-            None => Tracker::new(to.socket, mtu, self.psn, congestion, now),
-        };
+        let mut tracker = Tracker::new(to.socket, mtu, self.psn, congestion, now);
         // P-7.13: a ticket is good for half of the number space.
         if let Some(known) = known.filter(|known| self.psn - known.ticket_psn < LIFE_ENDS) {
             tracker.ticket = known.ticket;
@@ -191,11 +190,34 @@ impl<M: Memory> Engine<M> {
         }
     }
 
-    /// Frees a tracker that has nothing left (P-7.1, P-3.4).
+    /// A tracker that has nothing left goes (P-7.1), but rests a moment before: in a ping-pong the next message is near.
     pub(super) fn free_tracker_if_done(&mut self, index: u32) {
         #[cfg(feature = "plant")]
         self.plant_early_end(index);
-        if !self.trackers.get(index).is_some_and(Tracker::is_done) {
+        let Some(tracker) = self.trackers.get_mut(index).filter(|tracker| tracker.is_done()) else { return };
+        if tracker.resting {
+            return;
+        }
+        tracker.resting = true;
+        tracker.free_at = self.clock.plus_micros(REST_US);
+        self.trackers_due = self.trackers_due.min(tracker.free_at);
+        if tracker.listed {
+            return;
+        }
+        tracker.listed = true;
+        self.resting.push_back(index);
+        if self.resting.len() > RESTING_MAX
+            && let Some(oldest) = self.resting.pop_front()
+        {
+            self.free_tracker(oldest);
+        }
+    }
+
+    /// Frees a tracker that rests (P-3.4).
+    pub(super) fn free_tracker(&mut self, index: u32) {
+        let Some(tracker) = self.trackers.get_mut(index) else { return };
+        tracker.listed = false;
+        if !tracker.resting || !tracker.is_done() {
             return;
         }
         let Some(tracker) = self.trackers.remove(index) else { return };
@@ -208,9 +230,6 @@ impl<M: Memory> Engine<M> {
             let known =
                 Known { ticket: tracker.ticket, ticket_psn: tracker.ticket_psn, congestion: tracker.congestion };
             self.remember(tracker.peer, known);
-        }
-        if self.spare_trackers.len() < SPARE_TRACKERS_MAX {
-            self.spare_trackers.push(tracker);
         }
     }
 
@@ -379,8 +398,9 @@ impl<M: Memory> Engine<M> {
     }
 }
 
-/// Trackers that are kept for the next targets: a ping-pong frees and makes one for every message.
-const SPARE_TRACKERS_MAX: usize = 4;
+/// How long a tracker rests before it is freed, and how many do.
+const REST_US: u64 = 1_000;
+const RESTING_MAX: usize = 16;
 /// Psns of one life, less room for what is in flight.
 const LIFE_ENDS: u64 = LIFE_PSN_MAX as u64 - 4 * WINDOW_MAX as u64;
 /// Headers of a datagram with immediate data.

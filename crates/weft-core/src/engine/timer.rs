@@ -13,6 +13,7 @@ const PROBE_PACKETS: usize = 2;
 impl<M: Memory> Engine<M> {
     /// Does what is due.
     pub fn handle_timeout(&mut self, now: Time) {
+        self.clock = now;
         if now >= self.trackers_due {
             self.trackers_due = Time::NEVER;
             let mut from = 0;
@@ -21,6 +22,14 @@ impl<M: Memory> Engine<M> {
                 self.tracker_timeout(now, index);
                 self.schedule(now, index);
                 self.free_tracker_if_done(index);
+            }
+            for _ in 0..self.resting.len() {
+                let Some(index) = self.resting.pop_front() else { break };
+                if self.trackers.get(index).is_some_and(|tracker| tracker.resting && tracker.free_at > now) {
+                    self.resting.push_back(index);
+                } else {
+                    self.free_tracker(index);
+                }
             }
         }
         if now >= self.lives_due {
@@ -90,12 +99,6 @@ impl<M: Memory> Engine<M> {
             if tracker.timeouts >= 2 {
                 tracker.congestion.collapsed();
             }
-            ready = true;
-        }
-        if Self::life_ends(tracker) && tracker.sent.is_empty() {
-            // P-7.13: the numbers of this life are used up.
-            tracker.ticket = 0;
-            tracker.ticket_psn = tracker.next();
             ready = true;
         }
         if ready {
@@ -169,6 +172,9 @@ fn next_due(tracker: &Tracker, now: Time, give_up_us: u64) -> Time {
     }
     if tracker.owes_probe {
         due = due.min(tracker.probe_at);
+    }
+    if tracker.resting {
+        due = due.min(tracker.free_at);
     }
     due
 }

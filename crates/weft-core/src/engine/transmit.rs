@@ -74,6 +74,9 @@ enum Pick {
     Probe,
 }
 
+/// An answer without payload, as an entry of a bundle.
+const ANSWER_BYTES: usize = crate::packet::TRANSPORT_BYTES + 24;
+
 /// The classes of P-2.3.
 const CLASS_CONTROL: u8 = 0;
 const CLASS_EAGER: u8 = 1;
@@ -83,6 +86,7 @@ const CLASS_RESPONSE: u8 = 3;
 impl<M: Memory> Engine<M> {
     /// Fills `transmit` with what is to be sent next. False: nothing.
     pub fn poll_transmit(&mut self, now: Time, transmit: &mut Transmit) -> bool {
+        self.clock = now;
         transmit.bytes.clear();
         transmit.pieces.clear();
         transmit.segment_bytes = 0;
@@ -92,6 +96,11 @@ impl<M: Memory> Engine<M> {
         while let Some(index) = self.ready.pop_front() {
             if let Some(tracker) = self.trackers.get_mut(index) {
                 tracker.ready = false;
+                if tracker.sent.is_empty() && Self::life_ends(tracker) {
+                    // P-7.13: the numbers of this life are used up.
+                    tracker.ticket = 0;
+                    tracker.ticket_psn = tracker.next();
+                }
                 if self.transmit_requests(now, index, transmit) {
                     // There may be more; others come first.
                     self.make_ready(index);
@@ -213,12 +222,12 @@ impl<M: Memory> Engine<M> {
                 .with(Slot::Argument0, bitmap);
         let reliability =
             Reliability { handle: request.handle, span, ticket: request.ticket, ..Reliability::default() };
-        let mut headers = [0; HEADERS_MAX_BYTES];
-        let Some(length) = self.codec.encode(&generic, &reliability, &mut headers) else { return true };
-        if !bundle.has_room(out, length - SESSION_BYTES, limit) {
+        if !bundle.has_room(out, ANSWER_BYTES, limit) {
             return false;
         }
-        bundle.add(out, headers.get(SESSION_BYTES..length).unwrap_or(&[]));
+        let codec = &self.codec;
+        bundle.add(out, 0, |packet| codec.encode(&generic, &reliability, packet));
+        self.statistics.packets_sent += 1;
         true
     }
 
@@ -268,18 +277,18 @@ impl<M: Memory> Engine<M> {
             if payload > PIO_MAX_BYTES || !bundle.has_room(out, room, limit) && !bundle.is_empty() {
                 break;
             }
-            let mut packet = [0; HEADERS_MAX_BYTES + PIO_MAX_BYTES as usize];
-            let Some(headers) = self.encode_request(now, index, pick, &mut packet) else { continue };
-            let end = headers + payload as usize;
-            if let Some(place) = packet.get_mut(headers..end)
-                && payload > 0
-                && let Err(fault) = self.read_local(handle, offset, place)
-            {
+            let mut fault = None;
+            any |= bundle.add(out, payload as usize, |packet| {
+                let headers = self.encode_request(now, index, pick, packet)?;
+                let place = packet.get_mut(headers..headers + payload as usize)?;
+                if payload > 0 {
+                    fault = self.read_local(handle, offset, place).err();
+                }
+                fault.is_none().then_some(headers)
+            });
+            if let Some(fault) = fault {
                 self.local_fault(now, handle, fault);
-                continue;
             }
-            bundle.add(out, packet.get(SESSION_BYTES..end).unwrap_or(&[]));
-            any = true;
         }
         any
     }
@@ -578,7 +587,6 @@ impl<M: Memory> Engine<M> {
             between(whole(kind, Flags::RESPONSE), request.source, request.destination, request.epoch, request.psn)
                 .with(Slot::Offset, u64::from(offset));
         let reliability = Reliability { handle: request.handle, ticket: request.ticket, ..Reliability::default() };
-        let mut packet = [0; HEADERS_MAX_BYTES + PIO_MAX_BYTES as usize];
         let codec = alloc::sync::Arc::clone(&self.codec);
         let encode = |number: u32, length: u32, out: &mut [u8]| {
             let generic = generic.with(Slot::Message, u64::from(number));
@@ -589,38 +597,40 @@ impl<M: Memory> Engine<M> {
             let life = self.life_of.get(&Peer(request.from)).and_then(|index| self.lives.get(*index));
             let replay = life.and_then(|life| life.replay.iter().find(|replay| replay.psn == request.psn));
             let Some(replay) = replay else { return true };
-            let Some(headers) = encode(replay.number, replay.result.len() as u32, &mut packet) else { return true };
             let Some(bundle) = bundle else { return false };
-            let mut whole = core::mem::take(&mut self.scratch);
-            whole.clear();
-            whole.extend_from_slice(packet.get(SESSION_BYTES..headers).unwrap_or(&[]));
-            whole.extend_from_slice(&replay.result);
-            let fits = bundle.is_empty() || bundle.has_room(out, whole.len(), limit);
+            let length = replay.result.len();
+            let fits = bundle.is_empty() || bundle.has_room(out, HEADERS_MAX_BYTES + length, limit);
             if fits {
-                bundle.add(out, &whole);
+                bundle.add(out, length, |packet| {
+                    let headers = encode(replay.number, length as u32, packet)?;
+                    packet.get_mut(headers..headers + length)?.copy_from_slice(&replay.result);
+                    Some(headers)
+                });
                 self.statistics.packets_sent += 1;
             }
-            self.scratch = whole;
             return fits;
         }
-        let Some(headers) = encode(response.number, length, &mut packet) else { return true };
         match bundle {
             Some(bundle) => {
-                let end = headers + length as usize;
-                if length > PIO_MAX_BYTES || !bundle.is_empty() && !bundle.has_room(out, end, limit) {
+                let room = HEADERS_MAX_BYTES + length as usize;
+                if length > PIO_MAX_BYTES || !bundle.is_empty() && !bundle.has_room(out, room, limit) {
                     return false;
                 }
-                let result = match packet.get_mut(headers..end) {
-                    Some(place) => self.read_source(&response.data, request.from, place),
-                    None => Err(Fault::Failed),
-                };
-                if let Err(fault) = result {
+                let mut fault = None;
+                bundle.add(out, length as usize, |packet| {
+                    let headers = encode(response.number, length, packet)?;
+                    let place = packet.get_mut(headers..headers + length as usize)?;
+                    fault = self.read_source(&response.data, request.from, place).err();
+                    fault.is_none().then_some(headers)
+                });
+                if let Some(fault) = fault {
                     self.refuse_later(request, status_of(fault));
                     return true;
                 }
-                bundle.add(out, packet.get(SESSION_BYTES..end).unwrap_or(&[]));
             }
             None => {
+                let mut packet = [0; HEADERS_MAX_BYTES];
+                let Some(headers) = encode(response.number, length, &mut packet) else { return true };
                 if !has_segment_room(out, headers + length as usize + TRAILER_BYTES) {
                     return false;
                 }
@@ -805,16 +815,34 @@ impl Bundle {
         out.bytes.len() + ENTRY_LENGTH_BYTES + bytes + TRAILER_BYTES <= limit
     }
 
-    /// Adds a packet: what follows its session header, without trailer.
-    fn add(&mut self, out: &mut Transmit, packet: &[u8]) {
-        let length = packet.len() as u16;
+    /// Adds a packet with this much payload. `fill` writes its headers, session header included, and the payload behind
+    /// them, and gives the length of the headers. False: it gave none, and nothing was added.
+    fn add(&mut self, out: &mut Transmit, payload: usize, fill: impl FnOnce(&mut [u8]) -> Option<usize>) -> bool {
+        let before = out.bytes.len();
+        if self.entries > 0 {
+            out.bytes.extend_from_slice(&[0; ENTRY_LENGTH_BYTES]);
+        }
+        // The tables write a session header in front, where the packet before ends: those bytes are put back.
+        let start = out.bytes.len() - SESSION_BYTES;
+        let kept: Option<[u8; SESSION_BYTES]> = out.bytes.last_chunk().copied();
+        out.bytes.resize(start + HEADERS_MAX_BYTES + payload, 0);
+        let headers = out.bytes.get_mut(start..).and_then(fill);
+        if let (Some(place), Some(kept)) = (out.bytes.get_mut(start..start + SESSION_BYTES), kept) {
+            place.copy_from_slice(&kept);
+        }
+        let Some(headers) = headers else {
+            out.bytes.truncate(before);
+            return false;
+        };
+        out.bytes.truncate(start + headers + payload);
+        let length = (headers + payload - SESSION_BYTES) as u16;
         if self.entries == 0 {
             self.first = length;
-        } else {
-            out.bytes.extend_from_slice(&length.to_be_bytes());
+        } else if let Some(place) = out.bytes.get_mut(before..before + ENTRY_LENGTH_BYTES) {
+            place.copy_from_slice(&length.to_be_bytes());
         }
-        out.bytes.extend_from_slice(packet);
         self.entries += 1;
+        true
     }
 }
 

@@ -100,6 +100,11 @@ pub(crate) struct Tracker {
     pub(crate) probe_at: Time,
     /// In the list of those with something to send.
     pub(crate) ready: bool,
+    /// Nothing is left: it goes at `free_at`.
+    pub(crate) resting: bool,
+    pub(crate) free_at: Time,
+    /// In the list of those that rest, or did.
+    pub(crate) listed: bool,
     /// Packets since an acknowledgement was asked for.
     pub(crate) unasked: u32,
     /// When a busy or full target is asked again.
@@ -137,30 +142,12 @@ impl Tracker {
             owes_probe: false,
             probe_at: Time(0),
             ready: false,
+            resting: false,
+            free_at: Time(0),
+            listed: false,
             unasked: 0,
             blocked_until: Time(0),
         }
-    }
-
-    /// The same memory for another target. What it allocated stays.
-    pub(crate) fn renew(mut self, peer: SocketAddr, mtu: u32, base: u64, congestion: Congestion, now: Time) -> Tracker {
-        self.sent.clear();
-        self.queue.clear();
-        self.started.clear();
-        self.reissue.clear();
-        // One stream is the usual: its list is kept for whoever is next.
-        self.streams.truncate(1);
-        let mut next = Tracker::new(peer, mtu, base, congestion, now);
-        next.sent = self.sent;
-        next.queue = self.queue;
-        next.started = self.started;
-        next.reissue = self.reissue;
-        next.streams = self.streams;
-        for stream in &mut next.streams {
-            stream.unsettled.clear();
-            (stream.source, stream.destination) = (0, 0);
-        }
-        next
     }
 
     /// The psn to use next.
