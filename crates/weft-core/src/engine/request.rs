@@ -401,6 +401,8 @@ impl<M: Memory> Engine<M> {
             }
         }
         for request in credits {
+            // Nothing else would bring the driver here.
+            self.urgent = true;
             self.answer(request, Status::Accepted, 0, Kind::Control);
         }
     }
@@ -408,6 +410,7 @@ impl<M: Memory> Engine<M> {
     pub(super) fn grant_credits_of(&mut self, endpoint: EndpointId) {
         let Some(endpoint) = self.endpoint_mut(endpoint) else { return };
         for request in core::mem::take(&mut endpoint.refused) {
+            self.urgent = true;
             self.answer(request, Status::Accepted, 0, Kind::Control);
         }
     }
