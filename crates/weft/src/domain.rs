@@ -235,7 +235,10 @@ impl DomainBuilder {
         let mut seed = [0; 32];
         getrandom::fill(&mut seed)
             .map_err(|error| Error::system("draw random numbers")(std::io::Error::other(error.to_string())))?;
-        let config = Config { session: self.fabric.session_id(), ..self.config };
+        let mut config = Config { session: self.fabric.session_id(), ..self.config };
+        if config.window_max_bytes == Config::default().window_max_bytes {
+            config.window_max_bytes = link.room_bytes();
+        }
         let engine = Engine::new(config, self.fabric.codec(), seed, HostMemory::new());
         let local = link.local();
         let nic = Arc::new(Nic::new(Core::new(engine, link), self.progress));

@@ -506,9 +506,8 @@ impl<M: Memory> Engine<M> {
 
     /// A read may ask for more than fits into a datagram of ours (P-5.3).
     fn respond_in_pieces(&mut self, request: Request, number: u32, data: ResponseData) {
-        let tracker = self.tracker_of.get(&Peer(request.from)).and_then(|index| self.trackers.get(*index));
         // A peer asks for what fits on the way as it knows it; the way back is the same unless we know better.
-        let mtu = tracker.map_or(self.config.mtu_bytes, |tracker| tracker.mtu);
+        let mtu = self.narrow.get(&Peer(request.from)).copied().unwrap_or(crate::limits::MTU_MAX_BYTES);
         let room = mtu.saturating_sub(RESPONSE_HEADERS_BYTES).max(1);
         let split = |at: u32, length: u32| -> ResponseData {
             match data {
