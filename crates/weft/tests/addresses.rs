@@ -1,4 +1,5 @@
 //! Sockets of both families, and those bound to all addresses of a host.
+#![expect(clippy::unwrap_used, reason = "clippy.toml allows them in tests, but not in the functions that tests call")]
 
 use std::time::Duration;
 
