@@ -2,10 +2,8 @@
 
 use weft_core::engine::State;
 use weft_core::event::Counter;
-use weft_core::limits::RETAIN_US;
 use weft_core::memory::LocalKey;
 
-use crate::network::MICRO;
 use crate::node::CELL;
 use crate::oracle::{Oracle, Start, Violation};
 use crate::scenario::Place;
@@ -132,7 +130,7 @@ impl World<'_> {
         while let Some(last) = self.agenda.last_arrival() {
             self.run_until(last)?;
         }
-        self.run_until(self.now + 2 * RETAIN_US * MICRO)?;
+        self.run_until(self.now + self.scenario.forget_within())?;
         for node in 0..self.nodes.len() {
             let pending: Vec<u32> = self
                 .oracle

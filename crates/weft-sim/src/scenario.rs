@@ -197,10 +197,20 @@ impl Scenario {
     pub fn finish_within(&self) -> u64 {
         let slow = self.nodes.iter().map(|node| node.rate).min().unwrap_or(1024);
         let give_up = self.nodes.iter().map(|node| node.config.give_up_us).max().unwrap_or(GIVE_UP_US);
-        // Where there is room for few lives, one whose peer is gone keeps others out until it is forgotten.
-        let full = self.nodes.iter().any(|node| node.config.lives_max < self.nodes.len());
-        let wait = give_up + if full { RETAIN_US } else { 0 };
-        (wait * MICRO * 1024) / slow + 1500 * MILLI
+        let crowded = if self.crowds() { self.forget_within() + self.faults.late_max } else { 0 };
+        (give_up * MICRO * 1024) / slow + crowded + 1500 * MILLI
+    }
+
+    /// How long it takes until nothing is remembered any more.
+    #[must_use]
+    pub fn forget_within(&self) -> u64 {
+        let lives = if self.crowds() { self.nodes.len() as u64 } else { 0 };
+        (2 + lives) * RETAIN_US * MICRO
+    }
+
+    /// Where there is room for few lives, one whose peer is gone keeps others out until it is forgotten.
+    fn crowds(&self) -> bool {
+        self.nodes.iter().any(|node| node.config.lives_max < self.nodes.len())
     }
 }
 

@@ -213,7 +213,8 @@ impl Core {
                 }
             });
             match received {
-                Ok(0) => break,
+                // A lone datagram is worth more now than another empty look: what waits for it goes on first.
+                Ok(0 | 1) => break,
                 Ok(_) => {}
                 Err(error) => {
                     self.broken = Some(error.kind());

@@ -111,12 +111,19 @@ impl<M: Memory> Engine<M> {
                 if let (Some(psn), Some(tracker)) = (named, self.trackers.get_mut(index)) {
                     heard(tracker, psn, answer.now);
                     tracker.lose(psn);
+                    if !tracker.busy {
+                        tracker.busy = true;
+                        tracker.next_keep_alive = answer.now.plus_micros(KEEP_ALIVE_US);
+                    }
                     tracker.not_ready_count += 1;
                     tracker.blocked_until = answer.now.plus_micros(wait_us(tracker.not_ready_count));
                 }
                 return;
             }
             _ => {}
+        }
+        if let Some(tracker) = self.trackers.get_mut(index) {
+            tracker.busy = false;
         }
         if !self.apply_accepted(answer, index) {
             self.statistics.dropped_malformed += 1;
@@ -232,6 +239,7 @@ impl<M: Memory> Engine<M> {
             offset: sent.offset,
             length: sent.length,
         });
+        tracker.detect_losses(now);
         tracker.not_ready_count += 1;
         let at = now.plus_micros(wait_us(tracker.not_ready_count));
         if tracker.reissue.len() == 1 || tracker.reissue_at < at {
@@ -453,7 +461,10 @@ fn heard(tracker: &mut Tracker, psn: u64, now: Time) {
     tracker.timeouts = 0;
     tracker.timeout_from = now;
     if let Some(sent) = tracker.get(psn).filter(|sent| sent.first_sent != Time::NEVER) {
-        tracker.answered = tracker.answered.max(sent.first_sent);
+        let (order, first_sent) = (if sent.again { 0 } else { sent.order }, sent.first_sent);
+        tracker.answered = tracker.answered.max(first_sent);
+        // A packet that was refused has arrived as well: what was sent before it and was not is lost.
+        tracker.order_arrived = tracker.order_arrived.max(order);
     }
 }
 

@@ -374,6 +374,14 @@ impl<M: Memory> Engine<M> {
         for transaction in arriving {
             self.abort_message(transaction, Failure::Closed);
         }
+        let fetching = |entry: &crate::reliable::entry::Entry| {
+            entry.command.operation == Operation::Pull && entry.command.endpoint == id
+        };
+        let pulls: Vec<u16> =
+            self.entries.handles().filter(|(_, entry)| fetching(entry)).map(|(handle, _)| handle).collect();
+        for handle in pulls {
+            self.finish(now, handle, Err(Failure::Closed));
+        }
         for tagged in [false, true] {
             loop {
                 let Some(endpoint) = self.endpoint_mut(id) else { return };
@@ -395,7 +403,7 @@ impl<M: Memory> Engine<M> {
                 match message.body {
                     Body::Whole(bytes) => self.recycle(bytes),
                     Body::Partial(_) => {}
-                    Body::Rendezvous { key, .. } => self.send_done(now, &message.envelope, number, key, 0),
+                    Body::Rendezvous { key, .. } => self.send_done(now, &message.envelope, number, key, NOT_TAKEN),
                 }
             }
         }
@@ -871,7 +879,7 @@ impl<M: Memory> Engine<M> {
 
     pub(super) fn pull_ended(&mut self, now: Time, index: u32, result: Result<(), Failure>) {
         let Some(pull) = self.pulls.remove(index) else { return };
-        let taken = if result.is_ok() { u64::from(pull.envelope.length) } else { 0 };
+        let taken = if result.is_ok() { u64::from(pull.envelope.length) } else { NOT_TAKEN };
         // Who waits for it must hear of the end, unless he has forgotten the message himself.
         if !matches!(result, Err(Failure::AccessRefused)) {
             let number = self.endpoint_number(pull.envelope.endpoint).unwrap_or(0);
@@ -904,7 +912,7 @@ impl<M: Memory> Engine<M> {
         };
         let result = match command.length() {
             taken if taken == u64::from(entry.command.length) => Ok(()),
-            0 => Err(Failure::Aborted),
+            NOT_TAKEN => Err(Failure::Aborted),
             _ => Err(Failure::LengthError),
         };
         self.finish(input.now, handle, result);
@@ -1104,6 +1112,9 @@ enum Matched {
     /// The completion queue has no room.
     NotReady,
 }
+
+/// What DONE tells instead of the bytes taken when the message is given up: a message of no bytes can be taken too.
+const NOT_TAKEN: u64 = u32::MAX as u64;
 
 /// Buffers of unexpected messages that are kept for the next ones, and how long they may be.
 const SPARE_MAX: usize = 256;

@@ -142,9 +142,9 @@ impl<M: Memory> Engine<M> {
 
 /// Whether the initiator waits for something that only the target can start (P-7.12).
 fn waits(tracker: &Tracker) -> bool {
-    tracker.ticket != 0
-        && (tracker.await_done > 0 || !tracker.reissue.is_empty() || !tracker.started.is_empty())
-        && tracker.sent.is_empty()
+    let idle = tracker.sent.is_empty()
+        && (tracker.await_done > 0 || !tracker.reissue.is_empty() || !tracker.started.is_empty());
+    tracker.ticket != 0 && (tracker.busy || idle)
 }
 
 /// When the probe timeout passes.

@@ -235,8 +235,8 @@ impl<M: Memory> Engine<M> {
 
     /// Builds the next datagrams to one target.
     fn transmit_requests(&mut self, now: Time, index: u32, transmit: &mut Transmit) -> bool {
-        let Some(peer) = self.trackers.get(index).map(|tracker| tracker.peer) else { return false };
-        let limit = self.bundle_limit(peer);
+        let Some(tracker) = self.trackers.get(index) else { return false };
+        let (peer, limit) = (tracker.peer, (tracker.mtu as usize).min(BUNDLE_MAX_BYTES));
         let mut bundle = Bundle::begin(transmit);
         if self.add_short_requests(now, index, transmit, &mut bundle, limit) {
             self.add_pending_ack(now, peer, transmit, &mut bundle, limit);
@@ -340,6 +340,14 @@ impl<M: Memory> Engine<M> {
         if full || no_ticket || !tracker.congestion.admits(0) || Self::life_ends(tracker) {
             return None;
         }
+        if !tracker.reissue.is_empty()
+            && let Some(handle) = self.unhindered(tracker)
+        {
+            let entry = self.entries.get(handle)?;
+            let offset = if entry.phase == Phase::Queued { 0 } else { entry.cut };
+            let length = packet_length(entry, tracker.mtu, offset);
+            return self.admitted(tracker, handle, length).then_some(Pick::New(handle, offset, length));
+        }
         if !tracker.reissue.is_empty() && tracker.reissue_at <= now {
             // The oldest first: those behind it may have to wait for it.
             let age = |reissue: &Reissue| (self.number.wrapping_sub(reissue.number), u32::MAX - reissue.offset);
@@ -362,6 +370,18 @@ impl<M: Memory> Engine<M> {
         let entry = self.entries.get(handle).filter(|entry| !self.is_refused(tracker, entry))?;
         let length = packet_length(entry, tracker.mtu, entry.cut);
         self.admitted(tracker, handle, length).then_some(Pick::New(handle, entry.cut, length))
+    }
+
+    /// What goes on while others are refused as not ready: messages that have begun, since until they are complete they
+    /// hold what the others wait for, and what the peer itself waits for.
+    fn unhindered(&self, tracker: &Tracker) -> Option<u16> {
+        let begun = |handle: &&u16| self.entries.get(**handle).is_some_and(|entry| entry.accepted || entry.is_read());
+        let started = tracker.started.iter().find(begun).copied();
+        let asked = |handle: &&u16| {
+            let operation = self.entries.get(**handle).map(|entry| entry.command.operation);
+            matches!(operation, Some(Operation::Pull | Operation::Done))
+        };
+        started.or_else(|| tracker.queue.front().filter(asked).copied())
     }
 
     fn may_start(&self, tracker: &Tracker, entry: &Entry) -> bool {
@@ -456,7 +476,7 @@ impl<M: Memory> Engine<M> {
                 if begun {
                     tracker.queue.pop_front();
                 } else {
-                    tracker.started.pop_front();
+                    tracker.started.retain(|other| *other != handle);
                 }
                 if !entry.is_cut() {
                     tracker.started.push_back(handle);

@@ -109,6 +109,8 @@ pub(crate) struct Tracker {
     pub(crate) unasked: u32,
     /// When a busy or full target is asked again.
     pub(crate) blocked_until: Time,
+    /// The last answer was *busy*: only PROBEs show that the target lives (P-7.12).
+    pub(crate) busy: bool,
 }
 
 impl Tracker {
@@ -147,6 +149,7 @@ impl Tracker {
             listed: false,
             unasked: 0,
             blocked_until: Time(0),
+            busy: false,
         }
     }
 
