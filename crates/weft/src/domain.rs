@@ -125,6 +125,12 @@ impl Domain {
         *self.nic().lock().engine.statistics()
     }
 
+    /// What became of datagrams that did not go the plain way.
+    #[must_use]
+    pub fn link_counters(&self) -> weft_link::Counters {
+        self.nic().lock().link.counters()
+    }
+
     /// How much the engine keeps.
     #[must_use]
     pub fn state(&self) -> State {
