@@ -131,6 +131,7 @@ fn latency(side: &mut Side, job: &Job) -> Outcome<Measurement> {
     let mut begin = Instant::now();
     if matches!(job.operation, Operation::Send | Operation::Tagged) {
         side.receive(job.operation)?;
+        side.receive(job.operation)?;
     }
     for round in 0..job.warm_up + job.iterations {
         if round == job.warm_up {
@@ -142,8 +143,11 @@ fn latency(side: &mut Side, job: &Job) -> Outcome<Measurement> {
                 while !side.begin(job.operation)? {
                     side.domain.progress().map_err(told)?;
                 }
+                // While the message is under way there is time to post the receive after next.
+                if round > 0 {
+                    side.receive(job.operation)?;
+                }
                 side.arrival()?;
-                side.receive(job.operation)?;
             }
             Operation::Write => {
                 let mark = (round & 0x7f) as u8 + 1;

@@ -458,8 +458,7 @@ impl<M: Memory> Engine<M> {
     pub fn handle_datagram(&mut self, now: Time, from: SocketAddr, datagram: &mut [u8], marked: bool) {
         self.clock = now;
         self.statistics.datagrams_received += 1;
-        let codec = Arc::clone(&self.codec);
-        let Some(session) = codec.session(datagram).filter(|session| session.id == self.config.session) else {
+        let Some(session) = self.codec.session(datagram).filter(|session| session.id == self.config.session) else {
             self.statistics.dropped_foreign += 1;
             return;
         };
@@ -479,7 +478,7 @@ impl<M: Memory> Engine<M> {
         // P-2.9: each entry gets the session header in front of it, over what was read before.
         let mut header = [0; SESSION_BYTES];
         header.iter_mut().zip(&*datagram).for_each(|(to, from)| *to = *from);
-        codec.unmark_bundle(&mut header);
+        self.codec.unmark_bundle(&mut header);
         let mut at = SESSION_BYTES;
         while at < end {
             let length = datagram.get(at..at + 2).and_then(|bytes| <[u8; 2]>::try_from(bytes).ok());

@@ -131,13 +131,12 @@ impl<M: Memory> Engine<M> {
             purpose,
         };
         let handle = self.entries.insert(entry)?;
-        let secret = self.random.next_u64() << 16 | u64::from(handle);
         let eager_max = self.config.eager_max_bytes;
         let (entry, tracker) = (self.entries.get_mut(handle)?, self.trackers.get_mut(tracker)?);
         tracker.resting = false;
         if entry.is_send() {
             if command.length > eager_max || entry.wants_delivery() {
-                entry.rendezvous = secret;
+                entry.rendezvous = self.random.next_u64() << 16 | u64::from(handle);
             }
             entry.ordered = !command.has(CommandFlags::UNORDERED);
             if entry.ordered {

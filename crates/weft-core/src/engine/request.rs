@@ -49,8 +49,7 @@ impl<M: Memory> Engine<M> {
     /// Takes one packet whose trailer was verified.
     pub(super) fn handle_packet(&mut self, arrived: &Arrived, packet: &[u8], decoded: &mut Decoded) {
         self.statistics.packets_received += 1;
-        let codec = Arc::clone(&self.codec);
-        let Some(reliability) = codec.decode(packet, decoded) else {
+        let Some(reliability) = self.codec.decode(packet, decoded) else {
             self.statistics.dropped_malformed += 1;
             return;
         };
@@ -199,6 +198,9 @@ impl<M: Memory> Engine<M> {
 
     /// Looks again at packets that waited for order: those whose turn has come, and those that waited too long.
     pub(super) fn release_held(&mut self, now: Time, index: u32) {
+        if self.lives.get(index).is_none_or(|life| life.held.is_empty()) {
+            return;
+        }
         let codec = Arc::clone(&self.codec);
         let mut decoded = Decoded::default();
         loop {
@@ -399,6 +401,8 @@ impl<M: Memory> Engine<M> {
             }
         }
         for request in credits {
+            // Nothing else would bring the driver here.
+            self.urgent = true;
             self.answer(request, Status::Accepted, 0, Kind::Control);
         }
     }
@@ -406,6 +410,7 @@ impl<M: Memory> Engine<M> {
     pub(super) fn grant_credits_of(&mut self, endpoint: EndpointId) {
         let Some(endpoint) = self.endpoint_mut(endpoint) else { return };
         for request in core::mem::take(&mut endpoint.refused) {
+            self.urgent = true;
             self.answer(request, Status::Accepted, 0, Kind::Control);
         }
     }

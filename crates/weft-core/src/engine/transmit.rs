@@ -235,8 +235,8 @@ impl<M: Memory> Engine<M> {
 
     /// Builds the next datagrams to one target.
     fn transmit_requests(&mut self, now: Time, index: u32, transmit: &mut Transmit) -> bool {
-        let Some(peer) = self.trackers.get(index).map(|tracker| tracker.peer) else { return false };
-        let limit = self.bundle_limit(peer);
+        let Some(tracker) = self.trackers.get(index) else { return false };
+        let (peer, limit) = (tracker.peer, (tracker.mtu as usize).min(BUNDLE_MAX_BYTES));
         let mut bundle = Bundle::begin(transmit);
         if self.add_short_requests(now, index, transmit, &mut bundle, limit) {
             self.add_pending_ack(now, peer, transmit, &mut bundle, limit);
