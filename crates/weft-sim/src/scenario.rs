@@ -122,11 +122,20 @@ impl Scenario {
         let eager = random.pick(&[100, 600, 1500, 4000]);
         let eager = if bulk && random.once_in(2) { 64 << 10 } else { eager };
         let give_up = random.pick(&[GIVE_UP_US, GIVE_UP_US, GIVE_UP_US, GIVE_UP_US, 3_000_000, GIVE_UP_MAX_US]);
-        let mut nodes = (0..count).map(|_| node(&mut random, weather, eager)).collect::<Vec<_>>();
+        let crowded = random.once_in(25);
+        let mut nodes = (0..count).map(|_| node(&mut random, eager)).collect::<Vec<_>>();
         for node in &mut nodes {
             node.config.give_up_us = give_up;
             if bulk {
                 node.config.unexpected_max_bytes = 256 << 10;
+            }
+            // A node with room for fewer peers than it has must have room for everything else, or it may wait for itself.
+            if crowded {
+                node.config.lives_max = 1;
+                node.config.unexpected_max = 1 << 10;
+                node.config.unexpected_max_bytes = 16 << 20;
+                node.config.commands_max = 256;
+                node.queue = 512;
             }
         }
         let faults = faults(&mut random, weather);
@@ -229,14 +238,14 @@ fn starts(random: &mut Random) -> Vec<u64> {
     starts
 }
 
-fn node(random: &mut Random, weather: Weather, eager: u64) -> NodeSpec {
+fn node(random: &mut Random, eager: u64) -> NodeSpec {
     let rate = if random.once_in(3) { random.between(720, 1330) } else { 1024 };
     let config = Config {
         session: 0x5eed,
         mtu_bytes: weft_core::limits::MTU_MIN_BYTES,
         eager_max_bytes: eager as u32,
         commands_max: random.pick(&[8, 64, 256]),
-        lives_max: if weather == Weather::Calm { 8 } else { random.pick(&[1, 2, 8, 8, 16]) },
+        lives_max: random.pick(&[4, 8, 16]),
         receives_max: 256,
         unexpected_max: random.pick(&[1, 4, 64]),
         unexpected_max_bytes: random.pick(&[6 << 10, 16 << 10, 64 << 10]),

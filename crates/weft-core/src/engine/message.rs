@@ -391,7 +391,7 @@ impl<M: Memory> Engine<M> {
                 if self.reserve(queue) {
                     self.cancelled(id, &posted, Failure::Closed);
                 } else if posted.shared.and_then(|index| self.shared.remove(index)).is_none_or(|s| s.pending == 0) {
-                    self.memory.release(posted.receive.local);
+                    self.release_local(posted.receive.local);
                 }
             }
             loop {
@@ -406,6 +406,12 @@ impl<M: Memory> Engine<M> {
                     Body::Rendezvous { key, .. } => self.send_done(now, &message.envelope, number, key, NOT_TAKEN),
                 }
             }
+        }
+    }
+
+    fn release_local(&mut self, local: LocalKey) {
+        if local != LocalKey::NONE {
+            self.memory.release(local);
         }
     }
 
