@@ -7,7 +7,7 @@ use crate::memory::Memory;
 use crate::reliable::tracker::{SentState, Tracker};
 use crate::time::Time;
 
-/// Packets that a probe timeout sends again: the rest is lost only when their answers say so.
+/// Packets that a probe timeout sends again, whatever the window says.
 const PROBE_PACKETS: usize = 2;
 
 impl<M: Memory> Engine<M> {
@@ -86,7 +86,9 @@ impl<M: Memory> Engine<M> {
             self.statistics.timeouts += 1;
             tracker.timeouts += 1;
             tracker.timeout_from = now;
-            let mut left = PROBE_PACKETS;
+            // Once, the oldest two ask whether anything arrives. When that stays without an answer too, all count as lost:
+            // as long as they count as in flight, a small window would let nothing out at all.
+            let mut left = if tracker.timeouts >= 2 { usize::MAX } else { PROBE_PACKETS };
             for at in 0..tracker.sent.len() {
                 if left == 0 {
                     break;
@@ -96,6 +98,7 @@ impl<M: Memory> Engine<M> {
                     left -= 1;
                 }
             }
+            tracker.allowance = PROBE_PACKETS as u32;
             if tracker.timeouts >= 2 {
                 tracker.congestion.collapsed();
             }

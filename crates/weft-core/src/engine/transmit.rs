@@ -332,7 +332,7 @@ impl<M: Memory> Engine<M> {
             let weight = tracker.sent.get(lost)?.weight;
             // P-7.9: while there is no ticket, one packet tells as much as many.
             let alone = tracker.ticket != 0 || tracker.congestion.in_flight() == 0;
-            return (alone && tracker.congestion.admits(u64::from(weight)))
+            return (alone && (tracker.allowance > 0 || tracker.congestion.admits(u64::from(weight))))
                 .then_some(Pick::Again(tracker.base + lost as u64));
         }
         let full = tracker.sent.len() >= tracker.window as usize;
@@ -446,6 +446,7 @@ impl<M: Memory> Engine<M> {
                 sent.last_sent = now;
                 sent.order = order;
                 tracker.lost -= 1;
+                tracker.allowance = tracker.allowance.saturating_sub(1);
                 self.statistics.retransmissions += 1;
                 psn
             }

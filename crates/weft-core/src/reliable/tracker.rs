@@ -84,6 +84,8 @@ pub(crate) struct Tracker {
     /// The latest of them that is known to have arrived.
     pub(crate) order_arrived: u64,
     pub(crate) lost: u32,
+    /// Lost packets that may be sent beyond the window: a probe timeout must be able to ask.
+    pub(crate) allowance: u32,
     /// Probe timeouts since the last answer.
     pub(crate) timeouts: u32,
     /// When the probe timeout counts from.
@@ -134,6 +136,7 @@ impl Tracker {
             order: 0,
             order_arrived: 0,
             lost: 0,
+            allowance: 0,
             timeouts: 0,
             timeout_from: now,
             answered: Time(0),
