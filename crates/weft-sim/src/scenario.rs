@@ -1,7 +1,7 @@
 //! What a seed stands for: nodes, limits, faults and a program for each node.
 
 use weft_core::engine::Config;
-use weft_core::limits::{GIVE_UP_MAX_US, GIVE_UP_US, RETAIN_US};
+use weft_core::limits::{GIVE_UP_MAX_US, GIVE_UP_US, MESSAGE_IDLE_US, RETAIN_US};
 
 use crate::network::{Faults, MICRO, MILLI, SECOND};
 use crate::random::{MILLION, Random};
@@ -207,7 +207,9 @@ impl Scenario {
         let slow = self.nodes.iter().map(|node| node.rate).min().unwrap_or(1024);
         let give_up = self.nodes.iter().map(|node| node.config.give_up_us).max().unwrap_or(GIVE_UP_US);
         let crowded = if self.crowds() { self.forget_within() + self.faults.late_max } else { 0 };
-        (give_up * MICRO * 1024) / slow + crowded + 1500 * MILLI
+        // A message whose sender is gone holds its place in a small queue until it counts as abandoned.
+        let abandoned = if self.may_give_up() { MESSAGE_IDLE_US } else { 0 };
+        ((give_up + abandoned) * MICRO * 1024) / slow + crowded + 1500 * MILLI
     }
 
     /// How long it takes until nothing is remembered any more.
