@@ -44,6 +44,9 @@ impl<M: Memory> Engine<M> {
             self.statistics.dropped_late += 1;
             return;
         };
+        if let Some(tracker) = self.trackers.get_mut(index) {
+            tracker.heard = answer.now;
+        }
         match command.kind() {
             Kind::Acknowledge => self.on_acknowledge(&answer, index),
             Kind::ReadResponse => self.on_read_response(&answer, index),
@@ -356,8 +359,8 @@ impl<M: Memory> Engine<M> {
     fn on_new_ticket(&mut self, now: Time, index: u32, status: Status, offer: u64) {
         let give_up_us = self.config.give_up_us;
         let Some(tracker) = self.trackers.get_mut(index) else { return };
-        let silent = tracker.silent_since().unwrap_or(now);
-        let in_time = tracker.ticket == 0 || now < silent.plus_micros(give_up_us);
+        let since = tracker.uncertain_since().unwrap_or(now);
+        let in_time = tracker.ticket == 0 || now < since.plus_micros(give_up_us);
         if offer == 0 || status == Status::Synchronise && !in_time {
             self.give_up(now, index);
             return;
@@ -366,6 +369,7 @@ impl<M: Memory> Engine<M> {
         tracker.ticket = offer;
         tracker.ticket_psn = tracker.base;
         tracker.answered = Time(0);
+        tracker.heard = now;
         tracker.timeouts = 0;
         tracker.timeout_from = now;
         tracker.probe = None;

@@ -445,7 +445,12 @@ impl<M: Memory> Engine<M> {
             return Verdict::Refused(status);
         }
         if !life.in_order(input.request.source, input.request.destination, number, input.reliability.after) {
-            return Verdict::OutOfOrder;
+            // Behind one that was refused as not ready, all are: they come again behind it.
+            return if life.is_refused(input.request.source, input.request.destination) {
+                Verdict::Refused(Status::NotReady)
+            } else {
+                Verdict::OutOfOrder
+            };
         }
         // P-6.2: what acceptance needs, before anything is changed.
         let no_room = several && self.transactions.len() >= self.config.transactions_max
@@ -495,6 +500,13 @@ impl<M: Memory> Engine<M> {
     }
 
     fn not_ready(&mut self, input: &RequestIn<'_>, endpoint: EndpointId) -> Verdict {
+        let command = &input.decoded.command;
+        if matches!(command.kind(), Kind::Send | Kind::TaggedSend | Kind::ReadyToSend)
+            && let Some(life) = self.lives.get_mut(input.life)
+        {
+            let number = command.message() as u32;
+            life.not_ready(input.request.source, input.request.destination, number, input.reliability.after);
+        }
         if let Some(endpoint) = self.endpoint_mut(endpoint) {
             let same = |other: &crate::reliable::life::Request| {
                 other.from == input.request.from && other.source == input.request.source

@@ -12,8 +12,8 @@ use crate::atomic::{AtomicCall, AtomicClass};
 use crate::command::EndpointId;
 use crate::hash::Peer;
 use crate::limits::{
-    ACK_DELAY_US, ACK_EVERY, ANSWERS_MAX, ATOMIC_MAX_BYTES, MESSAGE_LENGTH_MAX_BYTES, ORDER_HOLD_BYTES, ORDER_HOLD_US,
-    REPLAY_RESULTS_MAX, RESPONSE_PIECES_MAX, WINDOW_MAX,
+    ACK_DELAY_US, ACK_EVERY, ANSWERS_MAX, ATOMIC_MAX_BYTES, HELD_MAX_BYTES, MESSAGE_LENGTH_MAX_BYTES, ORDER_HOLD_BYTES,
+    ORDER_HOLD_MAX_BYTES, ORDER_HOLD_US, REPLAY_RESULTS_MAX, RESPONSE_PIECES_MAX, WINDOW_MAX,
 };
 use crate::memory::{Access, Fault, Memory};
 use crate::packet::{Reliability, Status};
@@ -162,8 +162,10 @@ impl<M: Memory> Engine<M> {
             self.release_held(input.now, input.life);
             return;
         }
+        // What one life may hold follows how many there are.
+        let budget = (HELD_MAX_BYTES / self.lives.len().max(1)).clamp(ORDER_HOLD_BYTES, ORDER_HOLD_MAX_BYTES);
         let Some(life) = self.lives.get_mut(input.life) else { return };
-        if life.held_bytes + packet.len() > ORDER_HOLD_BYTES {
+        if life.held_bytes + packet.len() > budget {
             // It stays unseen: the initiator sends it again.
             return;
         }
@@ -213,7 +215,9 @@ impl<M: Memory> Engine<M> {
                 let Some(reliability) = codec.decode(&held.packet, &mut decoded) else { return true };
                 let command = &decoded.command;
                 let (source, destination) = (command.source() as u32, command.queue() as u32);
-                held.until <= now || life.in_order(source, destination, command.message() as u32, reliability.after)
+                let number = command.message() as u32;
+                let refused = life.is_refused(source, destination);
+                held.until <= now || refused || life.in_order(source, destination, number, reliability.after)
             });
             let Some(at) = ready else { return };
             let held = life.held.swap_remove(at);
@@ -231,11 +235,8 @@ impl<M: Memory> Engine<M> {
                 payload: decoded.payload(&held.packet),
                 life: index,
             };
-            let verdict = match self.execute(&input) {
-                // P-6.4: it has waited long enough; it comes again under another psn.
-                Verdict::OutOfOrder => Verdict::Refused(Status::NotReady),
-                verdict => verdict,
-            };
+            let verdict = self.execute(&input);
+            // P-6.4: what has waited long enough, for a message that was lost, is forgotten and comes again.
             self.mark_and_answer(index, request, verdict, true);
         }
     }

@@ -21,7 +21,7 @@ use crate::packet::{
 };
 use crate::reliable::entry::{Entry, Phase};
 use crate::reliable::life::Request;
-use crate::reliable::tracker::{Reissue, Sent, SentState, Tracker};
+use crate::reliable::tracker::{Sent, SentState, Tracker};
 use crate::time::Time;
 
 /// An answer without data that goes out at once.
@@ -327,17 +327,27 @@ impl<M: Memory> Engine<M> {
         if tracker.blocked_until > now {
             return None;
         }
+        // The oldest of what was refused: those behind it may have to wait for it.
+        let age = |number: u32| self.number.wrapping_sub(number);
+        let oldest = tracker.reissue.iter().enumerate().filter(|_| tracker.reissue_at <= now);
+        let oldest = oldest.max_by_key(|(_, reissue)| (age(reissue.number), u32::MAX - reissue.offset));
+        let full = tracker.sent.len() >= tracker.window as usize || Self::life_ends(tracker);
+        let may_go = |weight: u32| tracker.allowance > 0 || tracker.congestion.admits(u64::from(weight));
         if tracker.lost > 0 {
             let lost = tracker.sent.iter().position(|sent| sent.state == SentState::Lost)?;
-            let weight = tracker.sent.get(lost)?.weight;
+            let sent = tracker.sent.get(lost)?;
+            let number = self.entries.get(sent.handle).map_or(self.number, |entry| entry.number);
+            if let Some((at, reissue)) = oldest.filter(|(_, reissue)| age(reissue.number) > age(number) && !full)
+                && self.entries.get(reissue.handle).is_some_and(|entry| may_go(weight(entry, reissue.length)))
+            {
+                return Some(Pick::Reissue(at));
+            }
             // P-7.9: while there is no ticket, one packet tells as much as many.
             let alone = tracker.ticket != 0 || tracker.congestion.in_flight() == 0;
-            return (alone && (tracker.allowance > 0 || tracker.congestion.admits(u64::from(weight))))
-                .then_some(Pick::Again(tracker.base + lost as u64));
+            return (alone && may_go(sent.weight)).then_some(Pick::Again(tracker.base + lost as u64));
         }
-        let full = tracker.sent.len() >= tracker.window as usize;
         let no_ticket = tracker.ticket == 0 && !tracker.sent.is_empty();
-        if full || no_ticket || !tracker.congestion.admits(0) || Self::life_ends(tracker) {
+        if full || no_ticket || !tracker.congestion.admits(0) && tracker.allowance == 0 {
             return None;
         }
         if !tracker.reissue.is_empty()
@@ -348,28 +358,27 @@ impl<M: Memory> Engine<M> {
             let length = packet_length(entry, tracker.mtu, offset);
             return self.admitted(tracker, handle, length).then_some(Pick::New(handle, offset, length));
         }
-        if !tracker.reissue.is_empty() && tracker.reissue_at <= now {
-            // The oldest first: those behind it may have to wait for it.
-            let age = |reissue: &Reissue| (self.number.wrapping_sub(reissue.number), u32::MAX - reissue.offset);
-            let (at, reissue) = tracker.reissue.iter().enumerate().max_by_key(|(_, reissue)| age(reissue))?;
-            return self.admitted(tracker, reissue.handle, reissue.length).then_some(Pick::Reissue(at));
+        if let Some((at, reissue)) = oldest {
+            let goes = self.entries.get(reissue.handle).is_some_and(|entry| may_go(weight(entry, reissue.length)));
+            return goes.then_some(Pick::Reissue(at));
         }
         // New commands start in the order in which they were posted; those that were begun go on in turn beside them, so
-        // that a long message does not hold back short ones.
-        if let Some(&handle) = tracker.queue.front()
-            && let Some(entry) = self.entries.get(handle)
-            && self.may_start(tracker, entry)
-        {
-            let length = packet_length(entry, tracker.mtu, 0);
-            if self.admitted(tracker, handle, length) {
-                return Some(Pick::New(handle, 0, length));
+        // that a long message does not hold back short ones. One that needs a last packet gets it first.
+        let next = tracker.queue.front().and_then(|handle| self.entries.get(*handle).map(|entry| (*handle, entry)));
+        let next = next.filter(|(_, entry)| self.may_start(tracker, entry));
+        let begun = tracker.started.front().and_then(|handle| self.entries.get(*handle).map(|entry| (*handle, entry)));
+        let begun = begun.filter(|(_, entry)| !self.is_refused(tracker, entry));
+        let (handle, entry, offset) = match (next, begun) {
+            (None, None) => return None,
+            (Some((handle, entry)), None) => (handle, entry, 0),
+            (None, Some((handle, entry))) => (handle, entry, entry.cut),
+            (Some((new, fresh)), Some((handle, entry))) => {
+                let ends = packet_length(entry, tracker.mtu, entry.cut) == entry.wire_length() - entry.cut;
+                if ends || !tracker.starts_next { (handle, entry, entry.cut) } else { (new, fresh, 0) }
             }
-            return None;
-        }
-        let &handle = tracker.started.front()?;
-        let entry = self.entries.get(handle).filter(|entry| !self.is_refused(tracker, entry))?;
-        let length = packet_length(entry, tracker.mtu, entry.cut);
-        self.admitted(tracker, handle, length).then_some(Pick::New(handle, entry.cut, length))
+        };
+        let length = packet_length(entry, tracker.mtu, offset);
+        self.admitted(tracker, handle, length).then_some(Pick::New(handle, offset, length))
     }
 
     /// What goes on while others are refused as not ready: messages that have begun, since until they are complete they
@@ -474,16 +483,18 @@ impl<M: Memory> Engine<M> {
                 entry.phase = Phase::Started;
                 entry.cut = offset + length;
                 entry.packets += 1;
+                tracker.starts_next = !begun;
                 if begun {
                     tracker.queue.pop_front();
-                } else {
+                    if !entry.is_cut() {
+                        tracker.started.push_back(handle);
+                    }
+                } else if entry.is_cut() {
                     tracker.started.retain(|other| *other != handle);
-                }
-                if !entry.is_cut() {
-                    tracker.started.push_back(handle);
                 }
             }
             Pick::Reissue(at) => {
+                tracker.allowance = tracker.allowance.saturating_sub(1);
                 tracker.reissue.swap_remove(at);
             }
             _ => {}

@@ -72,6 +72,8 @@ pub(crate) struct Stream {
     pub(crate) destination: u32,
     /// The latest message that matched, joined the unexpected ones, or was refused for good.
     pub(crate) last: u32,
+    /// A message was refused as not ready, and none has passed since: those behind it are refused too.
+    pub(crate) refused: bool,
 }
 
 /// A packet that waits for an earlier message.
@@ -336,15 +338,37 @@ impl Life {
             return;
         }
         match self.streams.iter_mut().find(|s| s.source == source && s.destination == destination) {
-            Some(stream) if before(stream.last, number) => stream.last = number,
-            Some(_) => {}
+            Some(stream) => {
+                stream.refused = false;
+                if before(stream.last, number) {
+                    stream.last = number;
+                }
+            }
             None => {
                 if self.streams.len() >= STREAMS_MAX {
                     self.streams.swap_remove(0);
                 }
-                self.streams.push(Stream { source, destination, last: number });
+                self.streams.push(Stream { source, destination, last: number, refused: false });
             }
         }
+    }
+
+    /// A message of a stream that was in order was refused as not ready.
+    pub(crate) fn not_ready(&mut self, source: u32, destination: u32, number: u32, after: u16) {
+        if after == UNORDERED {
+            return;
+        }
+        // What it waited for has passed, so remembering that much is right.
+        self.passed(source, destination, number.wrapping_sub(u32::from(after.max(1))), 0);
+        if let Some(stream) = self.streams.iter_mut().find(|s| s.source == source && s.destination == destination) {
+            stream.refused = true;
+        }
+    }
+
+    /// Whether messages behind one that was refused as not ready must wait for its return.
+    pub(crate) fn is_refused(&self, source: u32, destination: u32) -> bool {
+        let stream = self.streams.iter().find(|s| s.source == source && s.destination == destination);
+        stream.is_some_and(|stream| stream.refused)
     }
 
     /// Bytes that this life takes.
