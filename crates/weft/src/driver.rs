@@ -20,7 +20,8 @@ use weft_mem::{HostMemory, Segment};
 use crate::completion_queue::Stash;
 use crate::error::{Error, Result};
 use crate::limits::{
-    FLUSH_US, LINK_POLL_US, LINK_RETRY_US, PIECES_PER_BATCH, RECEIVE_ROUNDS_MAX, SPIN_US, TRANSMIT_BATCH_MAX,
+    DRAIN_ROUNDS_MAX, FLUSH_US, LINK_POLL_US, LINK_RETRY_US, PIECES_PER_BATCH, RECEIVE_ROUNDS_MAX, SPIN_US,
+    TRANSMIT_BATCH_MAX,
 };
 
 /// Who does the work of the NIC.
@@ -155,11 +156,17 @@ impl Core {
         Time(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX - 1) + 1)
     }
 
-    /// One round: everything that came, everything that is due, everything that is to go.
+    /// One round: what came, what is due, what is to go.
     pub(crate) fn progress(&mut self) {
         let now = self.now();
         self.receive(now);
         if self.engine.poll_timeout() <= now {
+            // Whoever was asleep finds his answers in the socket: they come before the conclusion that there are none.
+            for _ in 0..DRAIN_ROUNDS_MAX {
+                if self.receive(now) == 0 {
+                    break;
+                }
+            }
             self.engine.handle_timeout(now);
         }
         self.transmit(now);
@@ -200,10 +207,12 @@ impl Core {
         self.broken.map_or(Ok(()), |kind| Err(Error::LinkFailed(kind)))
     }
 
-    fn receive(&mut self, now: Time) {
+    /// Takes what came to the engine; gives how many calls brought something.
+    fn receive(&mut self, now: Time) -> usize {
         let Core { engine, link, .. } = self;
+        let mut calls = 0;
         if self.abandoned {
-            return;
+            return 0;
         }
         for _ in 0..RECEIVE_ROUNDS_MAX {
             let received = link.receive(&mut |incoming| {
@@ -214,14 +223,18 @@ impl Core {
             });
             match received {
                 // A lone datagram is worth more now than another empty look: what waits for it goes on first.
-                Ok(0 | 1) => break,
-                Ok(_) => {}
+                Ok(count @ (0 | 1)) => {
+                    calls += count;
+                    break;
+                }
+                Ok(count) => calls += count,
                 Err(error) => {
                     self.broken = Some(error.kind());
                     break;
                 }
             }
         }
+        calls
     }
 
     /// Gives the link what the engine wants to send, until one of them has enough.

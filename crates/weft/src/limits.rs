@@ -18,3 +18,5 @@ pub const SPIN_US: u64 = 50;
 pub const LINGER_MAX_US: u64 = 200_000;
 /// How long a domain that closes goes on to acknowledge what it received.
 pub const LINGER_ACKNOWLEDGE_US: u64 = 4 * weft_core::limits::ACK_DELAY_US;
+/// Rounds of receiving before a timeout is believed: as many datagrams as may wait in a socket, more or less.
+pub const DRAIN_ROUNDS_MAX: usize = 256;

@@ -413,7 +413,8 @@ impl<M: Memory> Engine<M> {
         let since = (answer.now.micros() as u32).wrapping_sub(command.slot(Slot::Argument1) as u32);
         let hold = command.slot(Slot::Argument2) as u32;
         if since < RTT_PLAUSIBLE_US && hold <= since {
-            tracker.congestion.sample(since - hold, command.immediate() as u16, answer.now);
+            let sent = Time::from_micros(answer.now.micros().saturating_sub(u64::from(since)));
+            tracker.congestion.sample(since - hold, sent, command.immediate() as u16, answer.now);
         }
     }
 

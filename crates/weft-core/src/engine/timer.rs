@@ -100,7 +100,7 @@ impl<M: Memory> Engine<M> {
             }
             tracker.allowance = PROBE_PACKETS as u32;
             if tracker.timeouts >= 2 {
-                tracker.congestion.collapsed();
+                tracker.congestion.collapsed(now);
             }
             ready = true;
         }

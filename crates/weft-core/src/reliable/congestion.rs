@@ -21,6 +21,8 @@ pub(crate) struct Congestion {
     /// No second decrease before this.
     next_decrease: Time,
     marks: u16,
+    /// Window and threshold before the last collapse, and when that was: for the case that nothing was lost after all.
+    before_collapse: Option<(u64, u64, Time)>,
 }
 
 impl Congestion {
@@ -38,6 +40,7 @@ impl Congestion {
             packet,
             next_decrease: Time(0),
             marks: 0,
+            before_collapse: None,
         }
     }
 
@@ -74,8 +77,15 @@ impl Congestion {
         self.window = self.window.min(self.window_max);
     }
 
-    /// A round trip was measured; `marks` is the peer's count of ECN marks.
-    pub(crate) fn sample(&mut self, rtt_us: u32, marks: u16, now: Time) {
+    /// A round trip was measured, of a packet sent at `sent`; `marks` is the peer's count of ECN marks.
+    pub(crate) fn sample(&mut self, rtt_us: u32, sent: Time, marks: u16, now: Time) {
+        if let Some((window, threshold, at)) = self.before_collapse.take() {
+            // What was sent before has arrived: the answer was only late.
+            if sent < at {
+                self.window = self.window.max(window);
+                self.threshold = self.threshold.max(threshold);
+            }
+        }
         if self.srtt_us == 0 {
             self.srtt_us = rtt_us.max(1);
             self.rttvar_us = rtt_us / 2;
@@ -103,7 +113,10 @@ impl Congestion {
     }
 
     /// Nothing came back at all, twice in a row.
-    pub(crate) fn collapsed(&mut self) {
+    pub(crate) fn collapsed(&mut self, now: Time) {
+        if self.before_collapse.is_none() {
+            self.before_collapse = Some((self.window, self.threshold, now));
+        }
         self.threshold = (self.window / 2).max(self.packet * WINDOW_LEAST_PACKETS);
         self.window = self.packet * WINDOW_LEAST_PACKETS;
     }
