@@ -144,7 +144,7 @@ impl<M: Memory> Engine<M> {
             }
         }
         // A lone message goes at once; several wait for each other, but not for long enough to fill a datagram.
-        let alone = tracker.sent.is_empty() && tracker.queue.is_empty();
+        let alone = tracker.sent.is_empty();
         if !command.has(CommandFlags::MORE) && (alone || command.length >= tracker.mtu / 2 || tracker.queue.len() >= 64)
         {
             self.urgent = true;
@@ -278,7 +278,7 @@ impl<M: Memory> Engine<M> {
             _ => self.report(&entry.command, result),
         }
         if let Some(tracker) = self.trackers.get(index)
-            && (!tracker.queue.is_empty() || !tracker.reissue.is_empty())
+            && !(tracker.queue.is_empty() && tracker.started.is_empty() && tracker.reissue.is_empty() && tracker.lost == 0)
         {
             self.make_ready(index);
         }
