@@ -13,7 +13,7 @@ use crate::command::EndpointId;
 use crate::hash::Peer;
 use crate::limits::{
     ACK_DELAY_US, ACK_EVERY, ANSWERS_MAX, ATOMIC_MAX_BYTES, MESSAGE_LENGTH_MAX_BYTES, ORDER_HOLD_BYTES, ORDER_HOLD_US,
-    REPLAY_RESULTS_MAX, RESPONSE_PIECES_MAX, WINDOW_MAX,
+    REPLAY_RESULTS_MAX, RESPONSE_PIECES_MAX, VERIFY_MAX_BYTES, WINDOW_MAX,
 };
 use crate::memory::{Access, Fault, Memory};
 use crate::packet::{Reliability, Status};
@@ -286,10 +286,17 @@ impl<M: Memory> Engine<M> {
             self.end_life(now, earlier);
         } else {
             // Every life must fit among the tombstones when its peer falls silent.
-            let total = self.lives.len() + self.tombstones.len();
-            let room = self.lives.len() < self.config.lives_max && total < self.config.tombstones_max;
-            if !room && !self.shrink_lives(now, true) {
+            // A tombstone that wakes up leaves its own place.
+            let own = usize::from(self.tombstones.get(peer, now).is_some());
+            let total = self.lives.len() + self.tombstones.len() - own;
+            if total >= self.config.tombstones_max {
                 return Err(Status::Busy);
+            }
+            if self.lives.len() >= self.config.lives_max {
+                self.shrink_lives(now, true);
+                if self.lives.len() >= self.config.lives_max {
+                    return Err(Status::Busy);
+                }
             }
         }
         self.tombstones.remove(peer);
@@ -305,8 +312,8 @@ impl<M: Memory> Engine<M> {
         self.abort_messages(now, index);
     }
 
-    /// Turns idle lives into tombstones. True: there is room for a life now.
-    pub(super) fn shrink_lives(&mut self, now: Time, in_need: bool) -> bool {
+    /// Turns idle lives into tombstones.
+    pub(super) fn shrink_lives(&mut self, now: Time, in_need: bool) {
         let mut from = 0;
         while let Some(index) = self.lives.next_from(from) {
             from = index + 1;
@@ -328,8 +335,6 @@ impl<M: Memory> Engine<M> {
                 self.life_of.remove(&Peer(peer));
             }
         }
-        let total = self.lives.len() + self.tombstones.len();
-        self.lives.len() < self.config.lives_max && total < self.config.tombstones_max
     }
 
     fn refuse_ticket(&mut self, request: Request, status: Status, kind: Kind) {
@@ -611,6 +616,9 @@ impl<M: Memory> Engine<M> {
 
     fn execute_verify(&mut self, input: &RequestIn<'_>) -> Verdict {
         let command = &input.decoded.command;
+        if command.length() > VERIFY_MAX_BYTES {
+            return Verdict::Refused(Status::LengthError);
+        }
         match self.checksum_of(command.key(), command.address(), command.length()) {
             Ok(crc) if u64::from(crc) == command.slot(Slot::Argument2) => Verdict::Accepted,
             Ok(_) => Verdict::Refused(Status::ChecksumMismatch),

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 use super::before;
-use crate::limits::{STREAMS_MAX, WINDOW};
+use crate::limits::{GIVEN_UP_MAX, STREAMS_MAX, WINDOW};
 use crate::packet::{Status, UNORDERED};
 use crate::time::Time;
 
@@ -100,6 +100,8 @@ pub(crate) struct RefusedMessage {
     pub(crate) status: Status,
     /// The packet that was refused.
     psn: u32,
+    /// The initiator has been told, and sends nothing new of it. Until it is, the message is remembered with the life.
+    told: bool,
     /// All its packets lie below: when the base has come here, none can follow.
     end: u32,
 }
@@ -222,7 +224,7 @@ impl Life {
             self.advance();
         }
         self.marks.retain(|(psn, _)| !before(*psn, base));
-        self.refused.retain(|refused| before(base, refused.end));
+        self.refused.retain(|refused| !refused.told || before(base, refused.end));
         while self.replay.front().is_some_and(|replay| before(replay.psn, base)) {
             self.replay.pop_front();
         }
@@ -268,8 +270,29 @@ impl Life {
     /// Remembers a message that was refused with this psn. While the psn was unsettled, the initiator sent nothing beyond
     /// its window.
     pub(crate) fn refuse_message(&mut self, source: u32, number: u32, status: Status, psn: u32) {
-        let end = psn.wrapping_add(crate::limits::WINDOW_MAX);
-        self.refused.push(RefusedMessage { source, number, status, psn, end });
+        if self.refuse_again(source, number, psn).is_none() {
+            let end = psn.wrapping_add(crate::limits::WINDOW_MAX);
+            self.refused.push(RefusedMessage { source, number, status, psn, told: true, end });
+        }
+    }
+
+    /// Another packet of a message that was refused: from here on its initiator knows for certain. Gives the status.
+    pub(crate) fn refuse_again(&mut self, source: u32, number: u32, psn: u32) -> Option<Status> {
+        let same = |refused: &&mut RefusedMessage| refused.source == source && refused.number == number;
+        let refused = self.refused.iter_mut().find(same)?;
+        if !refused.told {
+            (refused.told, refused.psn) = (true, psn);
+            refused.end = psn.wrapping_add(crate::limits::WINDOW_MAX);
+        }
+        Some(refused.status)
+    }
+
+    /// Remembers a message that this side has given up without telling the initiator.
+    pub(crate) fn give_up_message(&mut self, source: u32, number: u32, status: Status) {
+        if self.refused.iter().filter(|refused| !refused.told).count() < GIVEN_UP_MAX {
+            let psn = self.highest;
+            self.refused.push(RefusedMessage { source, number, status, psn, told: false, end: psn });
+        }
     }
 
     /// The status with which a message was refused before.
@@ -281,12 +304,12 @@ impl Life {
     /// A PROBE tells the initiator's next psn: messages that it has given up have no packets from there on.
     pub(crate) fn probed(&mut self, base: u32, next: u32) {
         for refused in &mut self.refused {
-            if before(refused.psn, base) && before(next, refused.end) {
+            if refused.told && before(refused.psn, base) && before(next, refused.end) {
                 refused.end = next;
             }
         }
         self.raise_base(base);
-        self.refused.retain(|refused| before(self.base, refused.end));
+        self.refused.retain(|refused| !refused.told || before(self.base, refused.end));
     }
 
     /// Moves the floor over what is accepted.
@@ -352,6 +375,7 @@ impl Life {
         size_of::<Life>()
             + self.marks.capacity() * size_of::<(u32, Mark)>()
             + self.streams.capacity() * size_of::<Stream>()
+            + self.refused.capacity() * size_of::<RefusedMessage>()
             + self.replay.iter().map(|replay| replay.result.len() + size_of::<Replay>()).sum::<usize>()
             + self.held.iter().map(|held| held.packet.len() + size_of::<Held>()).sum::<usize>()
     }
