@@ -370,9 +370,10 @@ impl<M: Memory> Engine<M> {
     /// Everything of an endpoint that receives ends.
     pub(super) fn close_receives(&mut self, now: Time, id: EndpointId) {
         // Those whose message is being fetched hold places in the queue: they end while it is known which queue that is.
-        let fetching = self.entries.handles().filter(|(_, entry)| {
-            entry.command.operation == Operation::Pull && entry.command.endpoint == id
-        });
+        let fetching = self
+            .entries
+            .handles()
+            .filter(|(_, entry)| entry.command.operation == Operation::Pull && entry.command.endpoint == id);
         let fetching: Vec<u16> = fetching.map(|(handle, _)| handle).collect();
         for handle in fetching {
             self.finish(now, handle, Err(Failure::Closed));

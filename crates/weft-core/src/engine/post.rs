@@ -278,7 +278,10 @@ impl<M: Memory> Engine<M> {
             _ => self.report(&entry.command, result),
         }
         if let Some(tracker) = self.trackers.get(index)
-            && !(tracker.queue.is_empty() && tracker.started.is_empty() && tracker.reissue.is_empty() && tracker.lost == 0)
+            && !(tracker.queue.is_empty()
+                && tracker.started.is_empty()
+                && tracker.reissue.is_empty()
+                && tracker.lost == 0)
         {
             self.make_ready(index);
         }

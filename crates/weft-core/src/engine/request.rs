@@ -159,7 +159,7 @@ impl<M: Memory> Engine<M> {
         if verdict != Verdict::OutOfOrder {
             let asked = input.decoded.command.flags().contains(Flags::ACK_REQUEST);
             self.mark_and_answer(input.life, request, verdict, asked);
-            self.release_held(input.now, input.life);
+            self.release_held(input.now, input.life, Some((request.source, request.destination)));
             return;
         }
         let Some(life) = self.lives.get_mut(input.life) else { return };
@@ -172,6 +172,8 @@ impl<M: Memory> Engine<M> {
         life.held_bytes += packet.len();
         life.held.push(Held {
             psn: request.psn,
+            stream: (request.source, request.destination),
+            earlier: (input.decoded.command.message() as u32).wrapping_sub(u32::from(input.reliability.after)),
             until: input.now.plus_micros(ORDER_HOLD_US),
             packet: packet.to_vec(),
             timestamp: request.timestamp,
@@ -196,8 +198,8 @@ impl<M: Memory> Engine<M> {
         }
     }
 
-    /// Looks again at packets that waited for order: those whose turn has come, and those that waited too long.
-    pub(super) fn release_held(&mut self, now: Time, index: u32) {
+    /// Looks again at packets that waited for order: those of a stream that went on, and those that waited too long.
+    pub(super) fn release_held(&mut self, now: Time, index: u32, mut stream: Option<(u32, u32)>) {
         if self.lives.get(index).is_none_or(|life| life.held.is_empty()) {
             return;
         }
@@ -205,18 +207,10 @@ impl<M: Memory> Engine<M> {
         let mut decoded = Decoded::default();
         loop {
             let Some(life) = self.lives.get_mut(index) else { return };
-            if life.held.is_empty() {
-                return;
-            }
             let peer = life.peer;
-            let ready = life.held.iter().position(|held| {
-                let Some(reliability) = codec.decode(&held.packet, &mut decoded) else { return true };
-                let command = &decoded.command;
-                let (source, destination) = (command.source() as u32, command.queue() as u32);
-                held.until <= now || life.in_order(source, destination, command.message() as u32, reliability.after)
-            });
-            let Some(at) = ready else { return };
+            let Some(at) = life.next_held(stream, now) else { return };
             let held = life.held.swap_remove(at);
+            stream = Some(held.stream);
             life.held_bytes = life.held_bytes.saturating_sub(held.packet.len());
             life.unmark(held.psn);
             let Some(reliability) = codec.decode(&held.packet, &mut decoded) else { continue };

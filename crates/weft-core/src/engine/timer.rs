@@ -112,7 +112,7 @@ impl<M: Memory> Engine<M> {
         while let Some(index) = self.lives.next_from(from) {
             from = index + 1;
             if self.lives.get(index).is_some_and(|life| life.held.iter().any(|held| held.until <= now)) {
-                self.release_held(now, index);
+                self.release_held(now, index, None);
             }
             let Some(life) = self.lives.get(index) else { continue };
             if now >= life.last.plus_micros(RETAIN_US) {

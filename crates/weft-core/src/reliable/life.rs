@@ -78,6 +78,10 @@ pub(crate) struct Stream {
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) psn: u32,
+    /// Source and destination: the stream that it is of.
+    pub(crate) stream: (u32, u32),
+    /// The message that must come before.
+    pub(crate) earlier: u32,
     pub(crate) until: Time,
     pub(crate) packet: Vec<u8>,
     pub(crate) timestamp: u32,
@@ -351,6 +355,16 @@ impl Life {
         let earlier = number.wrapping_sub(u32::from(after));
         let stream = self.streams.iter().find(|s| s.source == source && s.destination == destination);
         stream.is_some_and(|stream| !before(stream.last, earlier))
+    }
+
+    /// A packet that waited and whose turn has come: one of this stream, or any that has waited too long. Looks at each
+    /// once, since a peer decides how many wait.
+    pub(crate) fn next_held(&self, stream: Option<(u32, u32)>, now: Time) -> Option<usize> {
+        let last = self.streams.iter().find(|s| Some((s.source, s.destination)) == stream).map(|s| s.last);
+        let in_order =
+            |held: &Held| last.is_some_and(|last| Some(held.stream) == stream && !before(last, held.earlier));
+        let next = self.held.iter().position(in_order);
+        next.or_else(|| self.held.iter().position(|held| held.until <= now))
     }
 
     /// A message of a stream matched, or was refused for good.
