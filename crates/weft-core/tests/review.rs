@@ -265,3 +265,24 @@ fn a_queue_of_one_takes_a_send() {
     let endpoint = pair.nodes[0].engine.open_endpoint(EndpointKind::Reliable, bindings);
     assert_eq!(pair.send(0, b"x", |command| command.endpoint = endpoint), Ok(()));
 }
+
+/// Whoever waits to be fetched hears that the endpoint closed, however few handles are free there.
+#[test]
+fn every_waiting_sender_hears_that_the_endpoint_closed() {
+    let config = Config { eager_max_bytes: 10, commands_max: 8, ..Config::default() };
+    let mut pair = Pair::with(config, 64);
+    let (sends, receives) = (pair.nodes[1].sends, pair.nodes[1].receives);
+    let bindings = Bindings { transmit_queue: Some(sends), receive_queue: Some(receives), ..Bindings::default() };
+    let other = pair.nodes[1].engine.open_endpoint(EndpointKind::Reliable, bindings);
+    for _ in 0..6 {
+        pair.send(0, &[7; 100], |_| {}).unwrap();
+        pair.send(1, &[7; 100], |command| command.endpoint = other).unwrap();
+    }
+    pair.settle();
+    let closing = pair.nodes[1].endpoint;
+    pair.nodes[1].engine.close_endpoint(pair.now, closing);
+    pair.settle();
+    for _ in 0..6 {
+        assert_eq!(pair.sent(0).result, Err(Failure::Aborted));
+    }
+}

@@ -915,7 +915,18 @@ impl<M: Memory> Engine<M> {
         let mut command = Command::new(Operation::Done, envelope.endpoint, peer);
         command.key = key;
         command.immediate = taken;
-        self.submit(now, command, envelope.source, source, 0);
+        if self.submit(now, command, envelope.source, source, 0).is_none() {
+            self.dones.push_back((command, envelope.source, source));
+        }
+    }
+
+    /// A command ended: its handle is for a DONE that waits, if one does.
+    pub(super) fn send_waiting_done(&mut self, now: Time) {
+        if self.entries.has_room(1)
+            && let Some((command, to, source)) = self.dones.pop_front()
+        {
+            self.submit(now, command, to, source, 0);
+        }
     }
 
     /// The target has fetched our message, or does not want it.

@@ -277,6 +277,9 @@ impl<M: Memory> Engine<M> {
             Operation::Done => {}
             _ => self.report(&entry.command, result),
         }
+        if !self.dones.is_empty() {
+            self.send_waiting_done(now);
+        }
         if let Some(tracker) = self.trackers.get(index)
             && !(tracker.queue.is_empty()
                 && tracker.started.is_empty()

@@ -7,9 +7,9 @@ use std::sync::{Arc, OnceLock};
 
 use weft_core::address::{Address, PeerId};
 use weft_core::atomic::{AtomicCall, AtomicOperation, Datatype, apply};
-use weft_core::command::{Command, CommandFlags, EndpointId, Level, Operation, PostError, Receive};
+use weft_core::command::{Command, EndpointId, Operation, PostError, Receive};
 use weft_core::engine::{Bindings, Config, EndpointKind, Engine, Piece, Transmit};
-use weft_core::event::{Completion, CompletionKind, Failure, QueueId};
+use weft_core::event::{Completion, QueueId};
 use weft_core::memory::{Access, Fault, Granted, LocalKey, Memory};
 use weft_core::packet::Codec;
 use weft_core::time::Time;
