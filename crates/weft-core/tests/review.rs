@@ -286,3 +286,27 @@ fn every_waiting_sender_hears_that_the_endpoint_closed() {
         assert_eq!(pair.sent(0).result, Err(Failure::Aborted));
     }
 }
+
+/// P-3.1: a request of a later version is refused, and the psn with it; what is no request gets no answer.
+#[test]
+fn opcodes_that_are_not_known_are_refused_by_name() {
+    for (opcode, result) in [(0x2a, Some(Failure::NotSupported)), (0x70, None)] {
+        let mut pair = Pair::new();
+        pair.receive(1, 100, |_| {});
+        pair.send(0, b"a ticket first", |_| {}).unwrap();
+        pair.settle();
+        assert_eq!(pair.sent(0).result, Ok(()));
+        pair.send(0, b"what is this", |_| {}).unwrap();
+        for mut datagram in drain(&mut pair, 0) {
+            datagram[20] = opcode;
+            seal(&mut datagram);
+            give(&mut pair, 1, datagram);
+        }
+        for datagram in drain(&mut pair, 1) {
+            give(&mut pair, 0, datagram);
+        }
+        let sends = pair.nodes[0].sends;
+        let done = pair.nodes[0].engine.poll_completion(sends);
+        assert_eq!(done.map(|done| done.result), result.map(Err), "{opcode:#x}");
+    }
+}

@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use weft_wire::command::{Flags, Kind, Slot};
+use weft_wire::command::{Command, Flags, Kind, Slot};
 use weft_wire::table::Decoded;
 
 use super::transmit::{Answer, Response, ResponseData, status_of};
@@ -50,7 +50,7 @@ impl<M: Memory> Engine<M> {
     pub(super) fn handle_packet(&mut self, arrived: &Arrived, packet: &[u8], decoded: &mut Decoded) {
         self.statistics.packets_received += 1;
         let Some(reliability) = self.codec.decode(packet, decoded) else {
-            self.statistics.dropped_malformed += 1;
+            self.refuse_unknown(arrived, packet);
             return;
         };
         let payload = decoded.payload(packet);
@@ -79,8 +79,35 @@ impl<M: Memory> Engine<M> {
         }
     }
 
-    fn request_of(arrived: &Arrived, decoded: &Decoded, reliability: &Reliability) -> Request {
-        let command = &decoded.command;
+    /// A request that this version does not know is refused by name, all else that cannot be read is dropped (P-3.1).
+    #[cold]
+    fn refuse_unknown(&mut self, arrived: &Arrived, packet: &[u8]) {
+        let unknown = self.codec.unknown_request(packet);
+        let Some((command, reliability)) = unknown.filter(|(_, r)| u32::from(r.span) < WINDOW_MAX) else {
+            self.statistics.dropped_malformed += 1;
+            return;
+        };
+        let request = Self::request_of(arrived, &command, &reliability);
+        let life = match self.life_of_ticket(arrived.now, &request, Some(reliability.span)) {
+            Ok(Some(life)) => life,
+            Ok(None) => return,
+            Err(status) => return self.refuse_ticket(request, status, Kind::Acknowledge),
+        };
+        let Some(state) = self.lives.get_mut(life) else { return };
+        state.last = arrived.now;
+        match state.arrive(request.psn, reliability.span) {
+            Arrival::New => {
+                self.mark_and_answer(life, request, Verdict::Refused(Status::NotSupported), true);
+            }
+            Arrival::Marked(Mark::Refused(status)) => self.answer(request, status, 0, Kind::Acknowledge),
+            Arrival::OutOfWindow => self.answer(request, Status::OutOfWindow, 0, Kind::Acknowledge),
+            // The psn was something else before: the initiator breaks P-3.4, and is not answered.
+            _ => self.statistics.duplicates += 1,
+        }
+        self.lives_due = self.lives_due.min(arrived.now.plus_micros(ORDER_HOLD_US));
+    }
+
+    fn request_of(arrived: &Arrived, command: &Command, reliability: &Reliability) -> Request {
         Request {
             from: arrived.from,
             handle: reliability.handle,
@@ -95,7 +122,7 @@ impl<M: Memory> Engine<M> {
     }
 
     fn handle_request(&mut self, arrived: &Arrived, packet: &[u8], decoded: &Decoded, reliability: &Reliability) {
-        let request = Self::request_of(arrived, decoded, reliability);
+        let request = Self::request_of(arrived, &decoded.command, reliability);
         if u32::from(reliability.span) >= WINDOW_MAX {
             self.answer(request, Status::ProtocolError, 0, Kind::Acknowledge);
             return;
@@ -215,7 +242,7 @@ impl<M: Memory> Engine<M> {
             life.unmark(held.psn);
             let Some(reliability) = codec.decode(&held.packet, &mut decoded) else { continue };
             let arrived = Arrived { now: held.arrival, from: peer, timestamp: held.timestamp, marked: false };
-            let mut request = Self::request_of(&arrived, &decoded, &reliability);
+            let mut request = Self::request_of(&arrived, &decoded.command, &reliability);
             request.arrival = held.arrival;
             let input = RequestIn {
                 now,
@@ -344,7 +371,7 @@ impl<M: Memory> Engine<M> {
     }
 
     fn handle_probe(&mut self, arrived: &Arrived, decoded: &Decoded, reliability: &Reliability) {
-        let request = Self::request_of(arrived, decoded, reliability);
+        let request = Self::request_of(arrived, &decoded.command, reliability);
         match self.life_of_ticket(arrived.now, &request, None) {
             Ok(life) => {
                 if let Some(life) = life.and_then(|index| self.lives.get_mut(index)) {

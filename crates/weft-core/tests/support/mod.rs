@@ -1,5 +1,12 @@
 //! Two engines and nothing between them but a queue.
-#![allow(dead_code, clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
