@@ -110,7 +110,7 @@ fn damaged_fields_with_right_checksums_are_survived() {
                 }
             }
         }
-        for _ in 0..5 {
+        for _ in 0..12 {
             pair.settle();
             for node in &mut pair.nodes {
                 while node.engine.poll_completion(node.sends).is_some() {}

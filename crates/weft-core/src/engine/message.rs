@@ -812,7 +812,7 @@ impl<M: Memory> Engine<M> {
             if let Some(message) = self.messages.get(&id)
                 && let Some(life) = self.lives.get_mut(message.life)
             {
-                life.give_up_message(message.envelope.source.endpoint, message.number, Status::Aborted);
+                life.give_up_message(message.envelope.source.endpoint, message.number, Status::Aborted, now);
             }
             self.abort_message(id, Failure::Aborted);
         }

@@ -114,7 +114,8 @@ impl<M: Memory> Engine<M> {
             if self.lives.get(index).is_some_and(|life| life.held.iter().any(|held| held.until <= now)) {
                 self.release_held(now, index, None);
             }
-            let Some(life) = self.lives.get(index) else { continue };
+            let Some(life) = self.lives.get_mut(index) else { continue };
+            life.forget_given_up(now);
             if now >= life.last.plus_micros(RETAIN_US) {
                 // P-7.4: whoever it was has forgotten us too.
                 let ticket = life.ticket;

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 use super::before;
-use crate::limits::{GIVEN_UP_MAX, STREAMS_MAX, WINDOW};
+use crate::limits::{GIVEN_UP_MAX, RETAIN_US, STREAMS_MAX, WINDOW};
 use crate::packet::{Status, UNORDERED};
 use crate::time::Time;
 
@@ -104,8 +104,8 @@ pub(crate) struct RefusedMessage {
     pub(crate) status: Status,
     /// The packet that was refused.
     psn: u32,
-    /// The initiator has been told, and sends nothing new of it. Until it is, the message is remembered with the life.
-    told: bool,
+    /// The initiator has not been told, and may go on with the message until then. `None`: it has been.
+    untold_until: Option<Time>,
     /// All its packets lie below: when the base has come here, none can follow.
     end: u32,
 }
@@ -228,7 +228,7 @@ impl Life {
             self.advance();
         }
         self.marks.retain(|(psn, _)| !before(*psn, base));
-        self.refused.retain(|refused| !refused.told || before(base, refused.end));
+        self.refused.retain(|refused| refused.untold_until.is_some() || before(base, refused.end));
         while self.replay.front().is_some_and(|replay| before(replay.psn, base)) {
             self.replay.pop_front();
         }
@@ -276,7 +276,7 @@ impl Life {
     pub(crate) fn refuse_message(&mut self, source: u32, number: u32, status: Status, psn: u32) {
         if self.refuse_again(source, number, psn).is_none() {
             let end = psn.wrapping_add(crate::limits::WINDOW_MAX);
-            self.refused.push(RefusedMessage { source, number, status, psn, told: true, end });
+            self.refused.push(RefusedMessage { source, number, status, psn, untold_until: None, end });
         }
     }
 
@@ -284,19 +284,25 @@ impl Life {
     pub(crate) fn refuse_again(&mut self, source: u32, number: u32, psn: u32) -> Option<Status> {
         let same = |refused: &&mut RefusedMessage| refused.source == source && refused.number == number;
         let refused = self.refused.iter_mut().find(same)?;
-        if !refused.told {
-            (refused.told, refused.psn) = (true, psn);
+        if refused.untold_until.take().is_some() {
+            refused.psn = psn;
             refused.end = psn.wrapping_add(crate::limits::WINDOW_MAX);
         }
         Some(refused.status)
     }
 
     /// Remembers a message that this side has given up without telling the initiator.
-    pub(crate) fn give_up_message(&mut self, source: u32, number: u32, status: Status) {
-        if self.refused.iter().filter(|refused| !refused.told).count() < GIVEN_UP_MAX {
-            let psn = self.highest;
-            self.refused.push(RefusedMessage { source, number, status, psn, told: false, end: psn });
+    pub(crate) fn give_up_message(&mut self, source: u32, number: u32, status: Status, now: Time) {
+        self.forget_given_up(now);
+        if self.refused.iter().filter(|refused| refused.untold_until.is_some()).count() < GIVEN_UP_MAX {
+            let (psn, until) = (self.highest, now.plus_micros(RETAIN_US));
+            self.refused.push(RefusedMessage { source, number, status, psn, untold_until: Some(until), end: psn });
         }
+    }
+
+    /// Forgets messages that were given up so long ago that their initiator must have noticed.
+    pub(crate) fn forget_given_up(&mut self, now: Time) {
+        self.refused.retain(|refused| refused.untold_until.is_none_or(|until| now < until));
     }
 
     /// The status with which a message was refused before.
@@ -308,12 +314,12 @@ impl Life {
     /// A PROBE tells the initiator's next psn: messages that it has given up have no packets from there on.
     pub(crate) fn probed(&mut self, base: u32, next: u32) {
         for refused in &mut self.refused {
-            if refused.told && before(refused.psn, base) && before(next, refused.end) {
+            if refused.untold_until.is_none() && before(refused.psn, base) && before(next, refused.end) {
                 refused.end = next;
             }
         }
         self.raise_base(base);
-        self.refused.retain(|refused| !refused.told || before(self.base, refused.end));
+        self.refused.retain(|refused| refused.untold_until.is_some() || before(self.base, refused.end));
     }
 
     /// Moves the floor over what is accepted.
