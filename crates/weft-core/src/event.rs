@@ -154,7 +154,7 @@ impl CompletionQueue {
 
     /// Receives report here too, from now on.
     pub fn serve_receives(&mut self) {
-        self.share_of_receives = (self.capacity / 4).max(1);
+        self.share_of_receives = (self.capacity / 4).max(1).min(self.capacity.saturating_sub(1));
     }
 
     /// Gives a reserved place back.

@@ -96,5 +96,9 @@ pub const MESSAGE_IDLE_US: u64 = GIVE_UP_MAX_US;
 pub const PROBE_LINGER_US: u64 = 5_000;
 /// Datagrams that answer one READ Request: the asker's window does not know of more than it asked for.
 pub const RESPONSE_PIECES_MAX: usize = 64;
+/// Messages of one peer that were given up here and that it has not been told about: an honest one has a few at most.
+pub const GIVEN_UP_MAX: usize = 1024;
+/// Bytes that one VERIFY may ask to be summed: all other work waits meanwhile.
+pub const VERIFY_MAX_BYTES: u64 = 1 << 20;
 /// Streams of one peer whose order is remembered. Messages of a forgotten one wait a little longer.
 pub const STREAMS_MAX: usize = 256;

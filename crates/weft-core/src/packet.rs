@@ -9,7 +9,7 @@
 use core::fmt;
 
 use weft_wire::command::{Command, Flags, Kind, Slot};
-use weft_wire::table::{Decoded, DefinitionError, FieldHandle, ProtocolId, Tables};
+use weft_wire::table::{DecodeError, Decoded, DefinitionError, FieldHandle, ProtocolId, Tables};
 
 /// Bytes of the session header.
 pub const SESSION_BYTES: usize = 20;
@@ -129,7 +129,14 @@ struct Handles {
     ticket: FieldHandle,
     data: FieldHandle,
     opcode: FieldHandle,
+    destination: FieldHandle,
+    source: FieldHandle,
+    epoch: FieldHandle,
+    psn: FieldHandle,
 }
+
+/// The opcodes of requests, those to come too (P-3.1).
+const REQUESTS: core::ops::RangeInclusive<u8> = 0x01..=0x2f;
 
 /// SRDMA's tables, ready for use. One serves any number of engines.
 pub struct Codec {
@@ -188,6 +195,10 @@ impl Codec {
             ticket: find("transport.ticket")?,
             data: find("transport.data")?,
             opcode: find("transport.opcode")?,
+            destination: find("transport.destination")?,
+            source: find("transport.source")?,
+            epoch: find("transport.epoch")?,
+            psn: find("transport.psn")?,
         };
         Ok(Codec { tables, srdma, handles })
     }
@@ -244,14 +255,34 @@ impl Codec {
     #[inline]
     pub fn decode(&self, packet: &[u8], decoded: &mut Decoded) -> Option<Reliability> {
         self.tables.decode(self.srdma, packet, decoded).ok()?;
+        Some(self.reliability(packet))
+    }
+
+    fn reliability(&self, packet: &[u8]) -> Reliability {
         let handles = &self.handles;
-        Some(Reliability {
+        Reliability {
             handle: handles.handle.read(packet) as u16,
             span: handles.span.read(packet) as u16,
             after: handles.after.read(packet) as u16,
             ticket: handles.ticket.read(packet),
             data: handles.data.read(packet) != 0,
-        })
+        }
+    }
+
+    /// What can be told of a request whose opcode the tables do not know (P-3.1); `None` when it is no such packet.
+    #[cold]
+    pub(crate) fn unknown_request(&self, packet: &[u8]) -> Option<(Command, Reliability)> {
+        let opcode = self.opcode(packet).filter(|opcode| REQUESTS.contains(opcode))?;
+        let unknown = self.tables.decode(self.srdma, packet, &mut Decoded::default());
+        if unknown != Err(DecodeError::UnknownOpcode(u16::from(opcode))) {
+            return None;
+        }
+        let field = |handle: &FieldHandle| handle.read(packet) as u32;
+        let handles = &self.handles;
+        let (destination, source) = (field(&handles.destination), field(&handles.source));
+        let command = whole(Kind::Control, Flags(0));
+        let command = between(command, destination, source, field(&handles.epoch), field(&handles.psn));
+        Some((command, self.reliability(packet)))
     }
 
     /// The opcode's byte of a packet, for those that the tables do not know.

@@ -68,10 +68,10 @@ impl Outgoing<'_> {
         for piece in self.pieces {
             let raw = piece.as_iovec();
             // SAFETY: a segment's memory is readable for its length while it lives, and the room was reserved above.
-            // Both are only touched as raw bytes, so that a concurrent writer can tear them but do nothing worse.
+            // Peers and other threads may write a region meanwhile, which this copy permits: it is torn, nothing worse.
             unsafe {
                 let end = into.as_mut_ptr().add(into.len());
-                std::ptr::copy_nonoverlapping(raw.iov_base.cast::<u8>(), end, raw.iov_len);
+                weft_mem::copy::copy(end, raw.iov_base.cast::<u8>(), raw.iov_len);
                 into.set_len(into.len() + raw.iov_len);
             }
         }

@@ -75,7 +75,9 @@ impl Counter {
     pub fn wait(&self, value: u64, timeout: Option<Duration>) -> Result<()> {
         let errors = self.errors();
         let awaited = Awaited::Count { counter: self.inner.id, value, errors };
-        let reached = self.inner.waiter.wait(self.domain().nic(), awaited, timeout, || {
+        // Threads that wait for different values must not forget each other's signals, so each has its own.
+        let waiter = Waiter::default();
+        let reached = waiter.wait(self.domain().nic(), awaited, timeout, || {
             let count = self.count();
             if count.value >= value {
                 Ok(Some(true))
@@ -84,8 +86,9 @@ impl Counter {
             } else {
                 self.domain().nic().lock().check().map(|()| None)
             }
-        })?;
-        match reached {
+        });
+        waiter.close(&mut self.domain().nic().lock());
+        match reached? {
             Some(true) => Ok(()),
             Some(false) => Err(Error::CountedFailure),
             None => Err(Error::TimedOut),

@@ -300,8 +300,16 @@ impl Core {
                 }
                 command.local = self.attach(buffer)?;
             }
-            Payload::Part(buffer) => command.local = self.attach(buffer)?,
+            Payload::Part(buffer) => {
+                if command.operation == Operation::Read && !buffer.is_writable() && command.length > 0 {
+                    return Err(Refused { error: PostError::BadBuffer.into(), buffer: Some(buffer) });
+                }
+                command.local = self.attach(buffer)?;
+            }
             Payload::Atomic { buffer, fetches } => {
+                if fetches && !buffer.is_writable() {
+                    return Err(Refused { error: PostError::BadBuffer.into(), buffer: Some(buffer) });
+                }
                 command.local = self.attach(buffer)?;
                 if fetches {
                     command.immediate = u64::from(command.local.0);

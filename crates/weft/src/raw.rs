@@ -42,6 +42,11 @@ pub fn post(endpoint: &Endpoint, command: &Command, buffer: Option<Buffer>) -> R
     command.endpoint = endpoint.id();
     command.local = LocalKey::NONE;
     let payload = match (command.operation, buffer) {
+        // Results never go to a buffer that the command names: it would be another operation's.
+        (Operation::FetchAtomic | Operation::CompareAtomic, None) => {
+            command.immediate = u64::from(LocalKey::NONE.0);
+            Payload::None
+        }
         (_, None) => Payload::None,
         (Operation::FetchAtomic | Operation::CompareAtomic, Some(buffer)) => Payload::Atomic { buffer, fetches: true },
         (_, Some(buffer)) => Payload::Part(buffer),

@@ -100,8 +100,10 @@ impl Endpoint {
             let mut core = nic.lock_progressed();
             queues.into_iter().flatten().for_each(|queue| core.stash(queue));
             Ok((outstanding.count() == 0).then_some(()))
-        })?;
-        Ok(settled.is_some())
+        });
+        // Nobody may sleep on it again, and an operation without completion wakes nobody: it must not stay armed.
+        waiter.close(&mut nic.lock());
+        Ok(settled?.is_some())
     }
 }
 

@@ -369,6 +369,15 @@ impl<M: Memory> Engine<M> {
 
     /// Everything of an endpoint that receives ends.
     pub(super) fn close_receives(&mut self, now: Time, id: EndpointId) {
+        // Those whose message is being fetched hold places in the queue: they end while it is known which queue that is.
+        let fetching = self
+            .entries
+            .handles()
+            .filter(|(_, entry)| entry.command.operation == Operation::Pull && entry.command.endpoint == id);
+        let fetching: Vec<u16> = fetching.map(|(handle, _)| handle).collect();
+        for handle in fetching {
+            self.finish(now, handle, Err(Failure::Closed));
+        }
         let arriving: Vec<TransactionId> =
             self.messages.iter().filter(|(_, message)| message.envelope.endpoint == id).map(|(id, _)| *id).collect();
         for transaction in arriving {
@@ -431,9 +440,6 @@ impl<M: Memory> Engine<M> {
             immediate: immediate.then(|| command.immediate()),
             length: command.length() as u32,
         };
-        if flags.contains(Flags::INVALIDATE) {
-            return self.refused_send(input, Status::NotSupported);
-        }
         let number = command.message() as u32;
         let several = !rendezvous && (input.payload.len() as u64) < command.length();
         let key = self.message_key(input, number);
@@ -441,8 +447,8 @@ impl<M: Memory> Engine<M> {
             return self.place_more(input, transaction, &envelope);
         }
         let Some(life) = self.lives.get(input.life) else { return Verdict::Refused(Status::NotReady) };
-        if several && let Some(status) = life.refused_message(input.request.source, number) {
-            return Verdict::Refused(status);
+        if several && life.refused_message(input.request.source, number).is_some() {
+            return self.refused_again(input, number);
         }
         if !life.in_order(input.request.source, input.request.destination, number, input.reliability.after) {
             // Behind one that was refused as not ready, all are: they come again behind it.
@@ -451,6 +457,10 @@ impl<M: Memory> Engine<M> {
             } else {
                 Verdict::OutOfOrder
             };
+        }
+        // Not before its turn: it would let those behind it pass the ones in front.
+        if flags.contains(Flags::INVALIDATE) {
+            return self.refused_send(input, Status::NotSupported);
         }
         // P-6.2: what acceptance needs, before anything is changed.
         let no_room = several && self.transactions.len() >= self.config.transactions_max
@@ -634,9 +644,15 @@ impl<M: Memory> Engine<M> {
             self.unexpected_count += 1;
             return Some(Verdict::Accepted);
         }
-        let mut bytes = self.spare.pop().unwrap_or_default();
         if several {
-            bytes.resize(length, 0);
+            // The peer says how long it is. Fresh memory is zero already, so a long one costs nothing until bytes come.
+            let bytes = match self.spare.pop() {
+                Some(mut bytes) if length <= SPARE_MAX_BYTES => {
+                    bytes.resize(length, 0);
+                    bytes
+                }
+                _ => alloc::vec![0; length],
+            };
             let body = Body::Whole(Vec::new());
             let (_, unexpected) = lists(self.endpoint_mut(envelope.endpoint)?, envelope.tagged);
             let id = unexpected.push(source, envelope.tag, UnexpectedMessage { envelope, body }).ok()?;
@@ -644,6 +660,7 @@ impl<M: Memory> Engine<M> {
             self.unexpected_count += 1;
             return Some(self.begin_message(input, key, envelope, Place::Unexpected { bytes, id, landing: None }));
         }
+        let mut bytes = self.spare.pop().unwrap_or_default();
         bytes.extend_from_slice(input.payload);
         let (_, unexpected) = lists(self.endpoint_mut(envelope.endpoint)?, envelope.tagged);
         unexpected.push(source, envelope.tag, UnexpectedMessage { envelope, body: Body::Whole(bytes) }).ok()?;
@@ -740,7 +757,8 @@ impl<M: Memory> Engine<M> {
                 if status_of(fault) == Status::NotSupported { Status::NotSupported } else { Status::OperationFailed };
             return self.refused_send(input, status);
         }
-        message.received += input.payload.len() as u32;
+        // A peer that sends a part twice under two psns only cheats itself, but must not overflow it.
+        message.received = message.received.saturating_add(input.payload.len() as u32);
         if message.received >= message.envelope.length {
             self.message_complete(id);
         }
@@ -816,6 +834,12 @@ impl<M: Memory> Engine<M> {
         let old: Vec<TransactionId> =
             self.messages.iter().filter(|(_, message)| idle(message)).map(|(id, _)| *id).collect();
         for id in old {
+            // The initiator was not told, and may only have slept: what it still sends of the message must be refused.
+            if let Some(message) = self.messages.get(&id)
+                && let Some(life) = self.lives.get_mut(message.life)
+            {
+                life.give_up_message(message.envelope.source.endpoint, message.number, Status::Aborted, now);
+            }
             self.abort_message(id, Failure::Aborted);
         }
     }
@@ -917,7 +941,18 @@ impl<M: Memory> Engine<M> {
         let mut command = Command::new(Operation::Done, envelope.endpoint, peer);
         command.key = key;
         command.immediate = taken;
-        self.submit(now, command, envelope.source, source, 0);
+        if self.submit(now, command, envelope.source, source, 0).is_none() {
+            self.dones.push_back((command, envelope.source, source));
+        }
+    }
+
+    /// A command ended: its handle is for a DONE that waits, if one does.
+    pub(super) fn send_waiting_done(&mut self, now: Time) {
+        if self.entries.has_room(1)
+            && let Some((command, to, source)) = self.dones.pop_front()
+        {
+            self.submit(now, command, to, source, 0);
+        }
     }
 
     /// The target has fetched our message, or does not want it.
@@ -946,8 +981,17 @@ impl<M: Memory> Engine<M> {
         let verify = flags.contains(Flags::VERIFY).then(|| command.slot(Slot::Argument2) as u32);
         let bindings = self.endpoint(endpoint).map(|endpoint| endpoint.bindings).unwrap_or_default();
         let length = input.payload.len() as u64;
+        let several = length < command.length();
+        let counted = notify || verify.is_some() || bindings.remote_write_counter.is_some();
+        let (key, number) = (self.message_key(input, command.message() as u32), command.message() as u32);
+        if several && counted {
+            let life = self.lives.get(input.life);
+            if life.is_some_and(|life| life.refused_message(input.request.source, number).is_some()) {
+                return self.refused_again(input, number);
+            }
+        }
         if let Err(fault) = self.memory.remote(command.key(), command.address(), length, Access::REMOTE_WRITE) {
-            return Verdict::Refused(status_of(fault));
+            return self.refused_write(input, (several && counted).then_some(key), status_of(fault));
         }
         let envelope = Envelope {
             endpoint,
@@ -957,9 +1001,6 @@ impl<M: Memory> Engine<M> {
             immediate: notify.then(|| command.immediate()),
             length: command.length() as u32,
         };
-        let several = length < command.length();
-        let counted = notify || verify.is_some() || bindings.remote_write_counter.is_some();
-        let key = self.message_key(input, command.message() as u32);
         let mut message = None;
         if several && counted {
             message = self.transactions.by_key(key);
@@ -995,13 +1036,13 @@ impl<M: Memory> Engine<M> {
             if notify && !several {
                 self.unreserve(bindings.receive_queue);
             }
-            return Verdict::Refused(status_of(fault));
+            return self.refused_write(input, (several && counted).then_some(key), status_of(fault));
         }
         if several {
             let Some(id) = message else { return Verdict::Accepted };
             let Some(arriving) = self.messages.get_mut(&id) else { return Verdict::Accepted };
             arriving.last = input.now;
-            arriving.received += length as u32;
+            arriving.received = arriving.received.saturating_add(length as u32);
             if arriving.received < arriving.envelope.length {
                 return Verdict::Accepted;
             }
@@ -1038,6 +1079,26 @@ impl<M: Memory> Engine<M> {
             );
         }
         Verdict::Accepted
+    }
+
+    /// A packet of a write cannot be placed: if the message has several, it ends, and its others share its fate (P-4.10).
+    fn refused_write(&mut self, input: &RequestIn<'_>, message: Option<u64>, status: Status) -> Verdict {
+        let Some(key) = message else { return Verdict::Refused(status) };
+        if let Some(id) = self.transactions.by_key(key) {
+            self.abort_message(id, Failure::Aborted);
+        }
+        if let Some(life) = self.lives.get_mut(input.life) {
+            let number = input.decoded.command.message() as u32;
+            life.refuse_message(input.request.source, number, status, input.request.psn);
+        }
+        Verdict::Refused(status)
+    }
+
+    /// Another packet of a message that was refused.
+    fn refused_again(&mut self, input: &RequestIn<'_>, number: u32) -> Verdict {
+        let life = self.lives.get_mut(input.life);
+        let status = life.and_then(|life| life.refuse_again(input.request.source, number, input.request.psn));
+        Verdict::Refused(status.unwrap_or(Status::ProtocolError))
     }
 
     fn begin_write(

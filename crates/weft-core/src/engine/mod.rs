@@ -22,8 +22,8 @@ use hashbrown::HashMap;
 use weft_wire::table::Decoded;
 use weft_wire::transaction::{TransactionId, TransactionTable};
 
-use crate::address::AddressVector;
-use crate::command::EndpointId;
+use crate::address::{Address, AddressVector};
+use crate::command::{Command, EndpointId};
 use crate::event::{Completion, CompletionQueue, Counter, CounterId, QueueId};
 use crate::hash::{Keyed, Peer};
 use crate::matching::{Posted, Unexpected};
@@ -265,6 +265,8 @@ pub struct Engine<M> {
     transactions: TransactionTable,
     messages: HashMap<TransactionId, Message, Keyed>,
     pulls: Slab<Pull>,
+    /// DONEs for which no handle was free: who waits for one does so for ever.
+    dones: VecDeque<(Command, Address, u32)>,
     shared: Slab<Shared>,
     unexpected_bytes: usize,
     unexpected_count: usize,
@@ -328,6 +330,7 @@ impl<M: Memory> Engine<M> {
             transactions,
             messages: HashMap::with_hasher(keyed.clone()),
             pulls: Slab::new(),
+            dones: VecDeque::new(),
             shared: Slab::new(),
             unexpected_bytes: 0,
             unexpected_count: 0,

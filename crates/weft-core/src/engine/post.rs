@@ -144,7 +144,7 @@ impl<M: Memory> Engine<M> {
             }
         }
         // A lone message goes at once; several wait for each other, but not for long enough to fill a datagram.
-        let alone = tracker.sent.is_empty() && tracker.queue.is_empty();
+        let alone = tracker.sent.is_empty();
         if !command.has(CommandFlags::MORE) && (alone || command.length >= tracker.mtu / 2 || tracker.queue.len() >= 64)
         {
             self.urgent = true;
@@ -278,8 +278,14 @@ impl<M: Memory> Engine<M> {
             Operation::Done => {}
             _ => self.report(&entry.command, result),
         }
+        if !self.dones.is_empty() {
+            self.send_waiting_done(now);
+        }
         if let Some(tracker) = self.trackers.get(index)
-            && (!tracker.queue.is_empty() || !tracker.reissue.is_empty())
+            && !(tracker.queue.is_empty()
+                && tracker.started.is_empty()
+                && tracker.reissue.is_empty()
+                && tracker.lost == 0)
         {
             self.make_ready(index);
         }

@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use weft_wire::command::{Flags, Kind, Slot};
+use weft_wire::command::{Command, Flags, Kind, Slot};
 use weft_wire::table::Decoded;
 
 use super::transmit::{Answer, Response, ResponseData, status_of};
@@ -13,7 +13,7 @@ use crate::command::EndpointId;
 use crate::hash::Peer;
 use crate::limits::{
     ACK_DELAY_US, ACK_EVERY, ANSWERS_MAX, ATOMIC_MAX_BYTES, HELD_MAX_BYTES, MESSAGE_LENGTH_MAX_BYTES, ORDER_HOLD_BYTES,
-    ORDER_HOLD_MAX_BYTES, ORDER_HOLD_US, REPLAY_RESULTS_MAX, RESPONSE_PIECES_MAX, WINDOW_MAX,
+    ORDER_HOLD_MAX_BYTES, ORDER_HOLD_US, REPLAY_RESULTS_MAX, RESPONSE_PIECES_MAX, VERIFY_MAX_BYTES, WINDOW_MAX,
 };
 use crate::memory::{Access, Fault, Memory};
 use crate::packet::{Reliability, Status};
@@ -50,7 +50,7 @@ impl<M: Memory> Engine<M> {
     pub(super) fn handle_packet(&mut self, arrived: &Arrived, packet: &[u8], decoded: &mut Decoded) {
         self.statistics.packets_received += 1;
         let Some(reliability) = self.codec.decode(packet, decoded) else {
-            self.statistics.dropped_malformed += 1;
+            self.refuse_unknown(arrived, packet);
             return;
         };
         let payload = decoded.payload(packet);
@@ -79,8 +79,35 @@ impl<M: Memory> Engine<M> {
         }
     }
 
-    fn request_of(arrived: &Arrived, decoded: &Decoded, reliability: &Reliability) -> Request {
-        let command = &decoded.command;
+    /// A request that this version does not know is refused by name, all else that cannot be read is dropped (P-3.1).
+    #[cold]
+    fn refuse_unknown(&mut self, arrived: &Arrived, packet: &[u8]) {
+        let unknown = self.codec.unknown_request(packet);
+        let Some((command, reliability)) = unknown.filter(|(_, r)| u32::from(r.span) < WINDOW_MAX) else {
+            self.statistics.dropped_malformed += 1;
+            return;
+        };
+        let request = Self::request_of(arrived, &command, &reliability);
+        let life = match self.life_of_ticket(arrived.now, &request, Some(reliability.span)) {
+            Ok(Some(life)) => life,
+            Ok(None) => return,
+            Err(status) => return self.refuse_ticket(request, status, Kind::Acknowledge),
+        };
+        let Some(state) = self.lives.get_mut(life) else { return };
+        state.last = arrived.now;
+        match state.arrive(request.psn, reliability.span) {
+            Arrival::New => {
+                self.mark_and_answer(life, request, Verdict::Refused(Status::NotSupported), true);
+            }
+            Arrival::Marked(Mark::Refused(status)) => self.answer(request, status, 0, Kind::Acknowledge),
+            Arrival::OutOfWindow => self.answer(request, Status::OutOfWindow, 0, Kind::Acknowledge),
+            // The psn was something else before: the initiator breaks P-3.4, and is not answered.
+            _ => self.statistics.duplicates += 1,
+        }
+        self.lives_due = self.lives_due.min(arrived.now.plus_micros(ORDER_HOLD_US));
+    }
+
+    fn request_of(arrived: &Arrived, command: &Command, reliability: &Reliability) -> Request {
         Request {
             from: arrived.from,
             handle: reliability.handle,
@@ -95,7 +122,7 @@ impl<M: Memory> Engine<M> {
     }
 
     fn handle_request(&mut self, arrived: &Arrived, packet: &[u8], decoded: &Decoded, reliability: &Reliability) {
-        let request = Self::request_of(arrived, decoded, reliability);
+        let request = Self::request_of(arrived, &decoded.command, reliability);
         if u32::from(reliability.span) >= WINDOW_MAX {
             self.answer(request, Status::ProtocolError, 0, Kind::Acknowledge);
             return;
@@ -159,7 +186,7 @@ impl<M: Memory> Engine<M> {
         if verdict != Verdict::OutOfOrder {
             let asked = input.decoded.command.flags().contains(Flags::ACK_REQUEST);
             self.mark_and_answer(input.life, request, verdict, asked);
-            self.release_held(input.now, input.life);
+            self.release_held(input.now, input.life, Some((request.source, request.destination)));
             return;
         }
         // What one life may hold follows how many there are.
@@ -174,6 +201,8 @@ impl<M: Memory> Engine<M> {
         life.held_bytes += packet.len();
         life.held.push(Held {
             psn: request.psn,
+            stream: (request.source, request.destination),
+            earlier: (input.decoded.command.message() as u32).wrapping_sub(u32::from(input.reliability.after)),
             until: input.now.plus_micros(ORDER_HOLD_US),
             packet: packet.to_vec(),
             timestamp: request.timestamp,
@@ -198,8 +227,8 @@ impl<M: Memory> Engine<M> {
         }
     }
 
-    /// Looks again at packets that waited for order: those whose turn has come, and those that waited too long.
-    pub(super) fn release_held(&mut self, now: Time, index: u32) {
+    /// Looks again at packets that waited for order: those of a stream that went on, and those that waited too long.
+    pub(super) fn release_held(&mut self, now: Time, index: u32, mut stream: Option<(u32, u32)>) {
         if self.lives.get(index).is_none_or(|life| life.held.is_empty()) {
             return;
         }
@@ -207,25 +236,15 @@ impl<M: Memory> Engine<M> {
         let mut decoded = Decoded::default();
         loop {
             let Some(life) = self.lives.get_mut(index) else { return };
-            if life.held.is_empty() {
-                return;
-            }
             let peer = life.peer;
-            let ready = life.held.iter().position(|held| {
-                let Some(reliability) = codec.decode(&held.packet, &mut decoded) else { return true };
-                let command = &decoded.command;
-                let (source, destination) = (command.source() as u32, command.queue() as u32);
-                let number = command.message() as u32;
-                let refused = life.is_refused(source, destination);
-                held.until <= now || refused || life.in_order(source, destination, number, reliability.after)
-            });
-            let Some(at) = ready else { return };
+            let Some(at) = life.next_held(stream, now) else { return };
             let held = life.held.swap_remove(at);
+            stream = Some(held.stream);
             life.held_bytes = life.held_bytes.saturating_sub(held.packet.len());
             life.unmark(held.psn);
             let Some(reliability) = codec.decode(&held.packet, &mut decoded) else { continue };
             let arrived = Arrived { now: held.arrival, from: peer, timestamp: held.timestamp, marked: false };
-            let mut request = Self::request_of(&arrived, &decoded, &reliability);
+            let mut request = Self::request_of(&arrived, &decoded.command, &reliability);
             request.arrival = held.arrival;
             let input = RequestIn {
                 now,
@@ -287,10 +306,17 @@ impl<M: Memory> Engine<M> {
             self.end_life(now, earlier);
         } else {
             // Every life must fit among the tombstones when its peer falls silent.
-            let total = self.lives.len() + self.tombstones.len();
-            let room = self.lives.len() < self.config.lives_max && total < self.config.tombstones_max;
-            if !room && !self.shrink_lives(now, true) {
+            // A tombstone that wakes up leaves its own place.
+            let own = usize::from(self.tombstones.get(peer, now).is_some());
+            let total = self.lives.len() + self.tombstones.len() - own;
+            if total >= self.config.tombstones_max {
                 return Err(Status::Busy);
+            }
+            if self.lives.len() >= self.config.lives_max {
+                self.shrink_lives(now, true);
+                if self.lives.len() >= self.config.lives_max {
+                    return Err(Status::Busy);
+                }
             }
         }
         self.tombstones.remove(peer);
@@ -306,8 +332,8 @@ impl<M: Memory> Engine<M> {
         self.abort_messages(now, index);
     }
 
-    /// Turns idle lives into tombstones. True: there is room for a life now.
-    pub(super) fn shrink_lives(&mut self, now: Time, in_need: bool) -> bool {
+    /// Turns idle lives into tombstones.
+    pub(super) fn shrink_lives(&mut self, now: Time, in_need: bool) {
         let mut from = 0;
         while let Some(index) = self.lives.next_from(from) {
             from = index + 1;
@@ -329,8 +355,6 @@ impl<M: Memory> Engine<M> {
                 self.life_of.remove(&Peer(peer));
             }
         }
-        let total = self.lives.len() + self.tombstones.len();
-        self.lives.len() < self.config.lives_max && total < self.config.tombstones_max
     }
 
     fn refuse_ticket(&mut self, request: Request, status: Status, kind: Kind) {
@@ -346,7 +370,7 @@ impl<M: Memory> Engine<M> {
     }
 
     fn handle_probe(&mut self, arrived: &Arrived, decoded: &Decoded, reliability: &Reliability) {
-        let request = Self::request_of(arrived, decoded, reliability);
+        let request = Self::request_of(arrived, &decoded.command, reliability);
         match self.life_of_ticket(arrived.now, &request, None) {
             Ok(life) => {
                 if let Some(life) = life.and_then(|index| self.lives.get_mut(index)) {
@@ -614,6 +638,9 @@ impl<M: Memory> Engine<M> {
 
     fn execute_verify(&mut self, input: &RequestIn<'_>) -> Verdict {
         let command = &input.decoded.command;
+        if command.length() > VERIFY_MAX_BYTES {
+            return Verdict::Refused(Status::LengthError);
+        }
         match self.checksum_of(command.key(), command.address(), command.length()) {
             Ok(crc) if u64::from(crc) == command.slot(Slot::Argument2) => Verdict::Accepted,
             Ok(_) => Verdict::Refused(Status::ChecksumMismatch),

@@ -2,7 +2,7 @@
 //! held too long, and forgetting.
 
 use super::Engine;
-use crate::limits::{KEEP_ALIVE_US, MESSAGE_IDLE_US, ORDER_HOLD_US, RETAIN_US};
+use crate::limits::{KEEP_ALIVE_US, MESSAGE_IDLE_US, ORDER_HOLD_US, PROBE_LINGER_US, RETAIN_US};
 use crate::memory::Memory;
 use crate::reliable::tracker::{SentState, Tracker};
 use crate::time::Time;
@@ -76,8 +76,10 @@ impl<M: Memory> Engine<M> {
             ready = true;
         }
         if tracker.owes_probe && now >= tracker.probe_at {
-            tracker.owes_probe = false;
-            tracker.probe_wanted = tracker.sent.is_empty();
+            // While requests are under way it waits: only a PROBE behind them tells that refused messages are over (P-4.10).
+            tracker.owes_probe = !tracker.sent.is_empty();
+            tracker.probe_wanted |= tracker.sent.is_empty();
+            tracker.probe_at = now.plus_micros(PROBE_LINGER_US);
             ready = true;
         }
         ready |= tracker.detect_losses(now);
@@ -115,9 +117,10 @@ impl<M: Memory> Engine<M> {
         while let Some(index) = self.lives.next_from(from) {
             from = index + 1;
             if self.lives.get(index).is_some_and(|life| life.held.iter().any(|held| held.until <= now)) {
-                self.release_held(now, index);
+                self.release_held(now, index, None);
             }
-            let Some(life) = self.lives.get(index) else { continue };
+            let Some(life) = self.lives.get_mut(index) else { continue };
+            life.forget_given_up(now);
             if now >= life.last.plus_micros(RETAIN_US) {
                 // P-7.4: whoever it was has forgotten us too.
                 let ticket = life.ticket;

@@ -74,6 +74,8 @@ enum Pick {
     Probe,
 }
 
+/// Commands begun that are looked at for one that may go on.
+const STARTED_LOOKS: usize = 64;
 /// An answer without payload, as an entry of a bundle.
 const ANSWER_BYTES: usize = crate::packet::TRANSPORT_BYTES + 24;
 
@@ -120,6 +122,10 @@ impl<M: Memory> Engine<M> {
                 return true;
             }
         }
+        // A response that could not be read has become a refusal.
+        if !self.answers.is_empty() && self.transmit_answers(now, transmit) {
+            return true;
+        }
         self.urgent = false;
         false
     }
@@ -132,6 +138,11 @@ impl<M: Memory> Engine<M> {
         let mut bundle = Bundle::begin(transmit);
         let peer = loop {
             if let Some(answer) = self.answers.front() {
+                // The life ended since: the peer asks again and is told then.
+                if self.is_void(answer) {
+                    self.answers.pop_front();
+                    continue;
+                }
                 break answer.request.from;
             }
             if let Some(&life) = self.acks_now.front() {
@@ -165,6 +176,14 @@ impl<M: Memory> Engine<M> {
             self.add_short_requests(now, index, transmit, &mut bundle, limit);
         }
         self.end_bundle(now, peer, CLASS_CONTROL, transmit, bundle)
+    }
+
+    /// Whether an answer is about a life that ended.
+    fn is_void(&self, answer: &Answer) -> bool {
+        let without_life = matches!(answer.status, Status::Synchronise | Status::Restarted | Status::Busy);
+        let life = self.life_of.get(&Peer(answer.request.from)).and_then(|index| self.lives.get(*index));
+        let lives = life.is_some_and(|life| life.ticket == answer.request.ticket);
+        !without_life && !lives && answer.kind == Kind::Acknowledge
     }
 
     fn bundle_limit(&self, peer: SocketAddr) -> usize {
@@ -253,7 +272,7 @@ impl<M: Memory> Engine<M> {
         }
         transmit.to = peer;
         transmit.class = CLASS_BULK;
-        any
+        any && !transmit.pieces.is_empty()
     }
 
     /// Adds short packets as long as they come and fit. True: at least one.
@@ -366,8 +385,10 @@ impl<M: Memory> Engine<M> {
         // that a long message does not hold back short ones. One that needs a last packet gets it first.
         let next = tracker.queue.front().and_then(|handle| self.entries.get(*handle).map(|entry| (*handle, entry)));
         let next = next.filter(|(_, entry)| self.may_start(tracker, entry));
-        let begun = tracker.started.front().and_then(|handle| self.entries.get(*handle).map(|entry| (*handle, entry)));
-        let begun = begun.filter(|(_, entry)| !self.is_refused(tracker, entry));
+        // What was accepted in part is no new message: its receive waits for the rest. And who is refused holds back
+        // nobody who is not: a message that we fetch may be what the peer waits for.
+        let mut begun = tracker.started.iter().filter_map(|&handle| Some((handle, self.entries.get(handle)?)));
+        let begun = begun.by_ref().take(STARTED_LOOKS).find(|(_, e)| e.accepted || !self.is_refused(tracker, e));
         let (handle, entry, offset) = match (next, begun) {
             (None, None) => return None,
             (Some((handle, entry)), None) => (handle, entry, 0),
@@ -585,7 +606,7 @@ impl<M: Memory> Engine<M> {
                     break;
                 }
             }
-            return true;
+            return !transmit.pieces.is_empty();
         }
         while self.responses.front().is_some_and(|next| next.request.from == peer) {
             let Some(next) = self.responses.pop_front() else { break };

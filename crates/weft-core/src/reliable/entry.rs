@@ -139,6 +139,6 @@ impl Entries {
 
     /// The handles in use.
     pub(crate) fn handles(&self) -> impl Iterator<Item = (u16, &Entry)> {
-        (1u16..).zip(&self.slots).filter_map(|(handle, slot)| slot.as_ref().map(|entry| (handle, entry)))
+        (1..=u16::MAX).zip(&self.slots).filter_map(|(handle, slot)| slot.as_ref().map(|entry| (handle, entry)))
     }
 }

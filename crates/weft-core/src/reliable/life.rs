@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 use super::before;
-use crate::limits::{STREAMS_MAX, WINDOW};
+use crate::limits::{GIVEN_UP_MAX, RETAIN_US, STREAMS_MAX, WINDOW};
 use crate::packet::{Status, UNORDERED};
 use crate::time::Time;
 
@@ -80,6 +80,10 @@ pub(crate) struct Stream {
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) psn: u32,
+    /// Source and destination: the stream that it is of.
+    pub(crate) stream: (u32, u32),
+    /// The message that must come before.
+    pub(crate) earlier: u32,
     pub(crate) until: Time,
     pub(crate) packet: Vec<u8>,
     pub(crate) timestamp: u32,
@@ -102,6 +106,8 @@ pub(crate) struct RefusedMessage {
     pub(crate) status: Status,
     /// The packet that was refused.
     psn: u32,
+    /// The initiator has not been told, and may go on with the message until then. `None`: it has been.
+    untold_until: Option<Time>,
     /// All its packets lie below: when the base has come here, none can follow.
     end: u32,
 }
@@ -224,7 +230,7 @@ impl Life {
             self.advance();
         }
         self.marks.retain(|(psn, _)| !before(*psn, base));
-        self.refused.retain(|refused| before(base, refused.end));
+        self.refused.retain(|refused| refused.untold_until.is_some() || before(base, refused.end));
         while self.replay.front().is_some_and(|replay| before(replay.psn, base)) {
             self.replay.pop_front();
         }
@@ -270,8 +276,35 @@ impl Life {
     /// Remembers a message that was refused with this psn. While the psn was unsettled, the initiator sent nothing beyond
     /// its window.
     pub(crate) fn refuse_message(&mut self, source: u32, number: u32, status: Status, psn: u32) {
-        let end = psn.wrapping_add(crate::limits::WINDOW_MAX);
-        self.refused.push(RefusedMessage { source, number, status, psn, end });
+        if self.refuse_again(source, number, psn).is_none() {
+            let end = psn.wrapping_add(crate::limits::WINDOW_MAX);
+            self.refused.push(RefusedMessage { source, number, status, psn, untold_until: None, end });
+        }
+    }
+
+    /// Another packet of a message that was refused: from here on its initiator knows for certain. Gives the status.
+    pub(crate) fn refuse_again(&mut self, source: u32, number: u32, psn: u32) -> Option<Status> {
+        let same = |refused: &&mut RefusedMessage| refused.source == source && refused.number == number;
+        let refused = self.refused.iter_mut().find(same)?;
+        if refused.untold_until.take().is_some() {
+            refused.psn = psn;
+            refused.end = psn.wrapping_add(crate::limits::WINDOW_MAX);
+        }
+        Some(refused.status)
+    }
+
+    /// Remembers a message that this side has given up without telling the initiator.
+    pub(crate) fn give_up_message(&mut self, source: u32, number: u32, status: Status, now: Time) {
+        self.forget_given_up(now);
+        if self.refused.iter().filter(|refused| refused.untold_until.is_some()).count() < GIVEN_UP_MAX {
+            let (psn, until) = (self.highest, now.plus_micros(RETAIN_US));
+            self.refused.push(RefusedMessage { source, number, status, psn, untold_until: Some(until), end: psn });
+        }
+    }
+
+    /// Forgets messages that were given up so long ago that their initiator must have noticed.
+    pub(crate) fn forget_given_up(&mut self, now: Time) {
+        self.refused.retain(|refused| refused.untold_until.is_none_or(|until| now < until));
     }
 
     /// The status with which a message was refused before.
@@ -283,12 +316,12 @@ impl Life {
     /// A PROBE tells the initiator's next psn: messages that it has given up have no packets from there on.
     pub(crate) fn probed(&mut self, base: u32, next: u32) {
         for refused in &mut self.refused {
-            if before(refused.psn, base) && before(next, refused.end) {
+            if refused.untold_until.is_none() && before(refused.psn, base) && before(next, refused.end) {
                 refused.end = next;
             }
         }
         self.raise_base(base);
-        self.refused.retain(|refused| before(self.base, refused.end));
+        self.refused.retain(|refused| refused.untold_until.is_some() || before(self.base, refused.end));
     }
 
     /// Moves the floor over what is accepted.
@@ -330,6 +363,18 @@ impl Life {
         let earlier = number.wrapping_sub(u32::from(after));
         let stream = self.streams.iter().find(|s| s.source == source && s.destination == destination);
         stream.is_some_and(|stream| !before(stream.last, earlier))
+    }
+
+    /// A packet that waited and whose turn has come: one of this stream, or any that has waited too long. Looks at each
+    /// once, since a peer decides how many wait.
+    pub(crate) fn next_held(&self, stream: Option<(u32, u32)>, now: Time) -> Option<usize> {
+        let known = self.streams.iter().find(|s| Some((s.source, s.destination)) == stream);
+        // Behind one that was refused as not ready, all of its stream are refused.
+        let in_order = |held: &Held| {
+            Some(held.stream) == stream && known.is_some_and(|known| known.refused || !before(known.last, held.earlier))
+        };
+        let next = self.held.iter().position(in_order);
+        next.or_else(|| self.held.iter().position(|held| held.until <= now))
     }
 
     /// A message of a stream matched, or was refused for good.
@@ -376,6 +421,7 @@ impl Life {
         size_of::<Life>()
             + self.marks.capacity() * size_of::<(u32, Mark)>()
             + self.streams.capacity() * size_of::<Stream>()
+            + self.refused.capacity() * size_of::<RefusedMessage>()
             + self.replay.iter().map(|replay| replay.result.len() + size_of::<Replay>()).sum::<usize>()
             + self.held.iter().map(|held| held.packet.len() + size_of::<Held>()).sum::<usize>()
     }

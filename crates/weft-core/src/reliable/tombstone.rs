@@ -27,6 +27,9 @@ struct Packed(u128);
 
 const _: () = assert!(size_of::<Packed>() == 16);
 
+/// Bits of a ticket in a packed entry.
+const TICKET_BITS: u32 = 40;
+
 /// One unit of age. Eight bits of them must reach far beyond RETAIN, or an old entry would look young again.
 const AGE_UNIT_US: u64 = 2_000_000;
 const _: () = assert!(RETAIN_US / AGE_UNIT_US < 100);
@@ -35,6 +38,7 @@ const _: () = assert!(RETAIN_US / AGE_UNIT_US < 100);
 #[derive(Debug)]
 pub(crate) struct Tombstones {
     v4: HashTable<Packed>,
+    /// Peers that do not fit there, and tickets that do not.
     v6: HashMap<SocketAddr, Tombstone, Keyed>,
     keyed: Keyed,
     first_ticket: u64,
@@ -64,7 +68,7 @@ impl Packed {
         let start = now.micros() / AGE_UNIT_US;
         let last = Time::from_micros((start.saturating_sub(u64::from(units)) + 1) * AGE_UNIT_US).min(now);
         Tombstone {
-            ticket: first_ticket + ((self.0 >> 40) as u64 & ((1 << 40) - 1)),
+            ticket: first_ticket + ((self.0 >> 40) as u64 & ((1 << TICKET_BITS) - 1)),
             floor: (self.0 >> 8) as u32,
             last,
         }
@@ -103,11 +107,13 @@ impl Tombstones {
             return false;
         }
         self.next_sweep = self.next_sweep.min(tombstone.last.plus_micros(RETAIN_US));
-        let Some(key) = v4_peer(peer) else {
+        // Tickets that do not fit any more are kept whole: a ticket cut short would be taken for an older one.
+        let fits = tombstone.ticket.wrapping_sub(self.first_ticket) < 1 << TICKET_BITS;
+        let Some(key) = v4_peer(peer).filter(|_| fits) else {
             self.v6.insert(peer, tombstone);
             return true;
         };
-        let ticket = u128::from(tombstone.ticket.wrapping_sub(self.first_ticket) & ((1 << 40) - 1));
+        let ticket = u128::from(tombstone.ticket.wrapping_sub(self.first_ticket) & ((1 << TICKET_BITS) - 1));
         let age = u128::from(age_units(tombstone.last));
         let packed = Packed(u128::from(key) << 80 | ticket << 40 | u128::from(tombstone.floor) << 8 | age);
         let keyed = &self.keyed;
@@ -120,17 +126,20 @@ impl Tombstones {
         if self.len() == 0 {
             return None;
         }
-        let Some(key) = v4_peer(peer) else { return self.v6.get(&peer).copied() };
-        let packed = self.v4.find(self.keyed.hash_one(key), |entry| entry.peer() == key)?;
-        Some(packed.unpack(self.first_ticket, now))
+        let packed = v4_peer(peer).and_then(|key| self.v4.find(self.keyed.hash_one(key), |entry| entry.peer() == key));
+        match packed {
+            Some(packed) => Some(packed.unpack(self.first_ticket, now)),
+            None if self.v6.is_empty() => None,
+            None => self.v6.get(&peer).copied(),
+        }
     }
 
     /// Takes the idle life of a peer out: it ends, or wakes up.
     pub(crate) fn remove(&mut self, peer: SocketAddr) {
-        let Some(key) = v4_peer(peer) else {
+        if !self.v6.is_empty() {
             self.v6.remove(&peer);
-            return;
-        };
+        }
+        let Some(key) = v4_peer(peer) else { return };
         if let Ok(entry) = self.v4.find_entry(self.keyed.hash_one(key), |entry| entry.peer() == key) {
             entry.remove();
         }
@@ -191,5 +200,18 @@ mod tests {
         stones.sweep(at.plus_micros(RETAIN_US));
         assert_eq!(stones.sweep(at.plus_micros(RETAIN_US + 3 * AGE_UNIT_US)), Some(1234));
         assert_eq!(stones.len(), 0);
+    }
+
+    #[test]
+    fn tickets_are_never_cut_short() {
+        let mut stones = Tombstones::new(Keyed::new(3, 4), 1000, 2);
+        let peer: SocketAddr = "10.0.0.1:9".parse().unwrap();
+        let at = Time::from_micros(500_000_000);
+        for ticket in [1000 + (1 << TICKET_BITS) - 1, 1000 + (1 << TICKET_BITS), 1007 + (1 << 50)] {
+            assert!(stones.insert(peer, Tombstone { ticket, floor: 3, last: at }));
+            assert_eq!(stones.get(peer, at).map(|stone| stone.ticket), Some(ticket));
+            stones.remove(peer);
+            assert_eq!((stones.get(peer, at), stones.len()), (None, 0));
+        }
     }
 }

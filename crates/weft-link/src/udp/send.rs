@@ -328,8 +328,8 @@ fn contiguous(pieces: &[Segment<'_>], copy: &mut [MaybeUninit<u8>; SHORT_BYTES])
             return None;
         }
         // SAFETY: a segment's memory is readable for its length while it lives, and what is left of the copy has room
-        // for it. Both are only touched as raw bytes.
-        unsafe { std::ptr::copy_nonoverlapping(raw.iov_base.cast::<u8>(), to.add(length), raw.iov_len) };
+        // for it. Peers and other threads may write a region meanwhile, which this copy permits.
+        unsafe { weft_mem::copy::copy(to.add(length), raw.iov_base.cast::<u8>(), raw.iov_len) };
         length += raw.iov_len;
     }
     Some(iovec { iov_base: to.cast(), iov_len: length })
