@@ -8,6 +8,7 @@ mod dissect;
 mod encode;
 mod input;
 mod json;
+mod process;
 mod protocol;
 mod sim;
 

@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::job::Fault;
+use super::Fault;
 
 /// More than this of a process's output is not read.
 const OUTPUT_MAX_BYTES: u64 = 1 << 20;
