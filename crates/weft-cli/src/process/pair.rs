@@ -164,6 +164,14 @@ impl Pair {
         }
     }
 
+    /// A line that came already.
+    pub(crate) fn line(&mut self) -> Option<String> {
+        match self.events.try_recv() {
+            Ok(News::Line(_, line)) => Some(line),
+            _ => None,
+        }
+    }
+
     /// Whether a process runs, without waiting; one that ended is a fault, for this is asked before it has work to do.
     pub(crate) fn still_runs(&mut self, role: Role) -> Result<(), Fault> {
         let who = format!("{}, {role}", self.title);
