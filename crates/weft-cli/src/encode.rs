@@ -162,7 +162,7 @@ pub(crate) struct Framed {
 }
 
 /// Makes a packet by `make`, which gets the outer headers for the checksums that cover them, and puts these in front.
-pub(crate) fn in_envelope(
+fn in_envelope(
     tables: &Tables,
     id: ProtocolId,
     mut make: impl FnMut(&Outer<'_>, &mut [u8]) -> Result<usize, EncodeError>,

@@ -8,6 +8,7 @@ mod dissect;
 mod encode;
 mod input;
 mod json;
+mod process;
 mod protocol;
 mod sim;
 
@@ -24,7 +25,7 @@ use decode::Format;
 const HELP: &str = "\
 weft: an RDMA NIC in software
 
-  weft [demo]                     decode the packets that come with Weft, then make some
+  weft [demo]                     two NICs in two processes do all that Weft can do, and check every byte
   weft decode FILE [options]      show the RDMA packets of a pcap or pcapng file (also gzip; - is standard input)
       --json                      one JSON object a line
       --summary                   counts by protocol and opcode
@@ -109,7 +110,7 @@ fn run(arguments: &[String], out: &mut dyn Write) -> Result<(), Failure> {
     if words.iter().any(|word| matches!(*word, "--help" | "-h")) {
         return if words.first() == Some(&"bench") { Ok(out.write_all(bench::HELP.as_bytes())?) } else { help(out) };
     }
-    if let Some(outcome) = bench::child(&words, out) {
+    if let Some(outcome) = bench::child(&words, out).or_else(|| demo::child(&words, out)) {
         return outcome;
     }
     match words.as_slice() {

@@ -8,7 +8,7 @@
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::Mutex;
 
 fn captures() -> PathBuf {
@@ -54,11 +54,35 @@ fn file(name: &str) -> String {
 
 #[test]
 fn the_demo_is_the_main_job() {
-    let output = weft(&[]);
-    assert!(output.status.success());
-    let shown = text(&output.stdout);
-    assert!(shown.contains("401 packets decoded, all checksums good, all made again byte for byte."), "{shown}");
-    assert_eq!(shown, text(&weft(&["demo"]).stdout));
+    let _alone = SPINNING.lock();
+    for arguments in [&[][..], &["demo"]] {
+        let output = weft(arguments);
+        let shown = text(&output.stdout);
+        assert!(output.status.success(), "{}\n{shown}", text(&output.stderr));
+        assert!(shown.starts_with("weft demo: two NICs in two processes"), "{shown}");
+        assert!(shown.lines().all(|line| line.chars().count() < 100), "{shown}");
+        let rows = shown.lines().skip_while(|line| !line.starts_with("operation ")).take_while(|line| !line.is_empty());
+        assert_eq!(rows.count(), 27, "{shown}");
+        let ends = shown.lines().find(|line| line.starts_with("all ")).unwrap();
+        let checks: u32 = ends.split(' ').nth(1).unwrap().parse().unwrap();
+        assert!(checks > 1000 && ends.contains(" checks passed, "), "{ends}");
+    }
+    assert_eq!(weft(&["demo", "now"]).status.code(), Some(2));
+    assert_eq!(weft(&["demo-partner"]).status.code(), Some(2));
+}
+
+#[test]
+fn a_demo_that_loses_its_other_half_says_so() {
+    let _alone = SPINNING.lock();
+    let mut demo = Command::new(env!("CARGO_BIN_EXE_weft"));
+    let demo = demo.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let other = children(&demo, 1).remove(0);
+    assert!(Command::new("kill").args(["-KILL", &other]).status().unwrap().success());
+    let output = demo.wait_with_output().unwrap();
+    let told = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.starts_with("weft: demo: "), "{told}");
+    assert!(!text(&output.stdout).contains("checks passed"));
 }
 
 #[test]
@@ -413,35 +437,39 @@ fn namespaces_are_made_and_removed_or_refused_in_clear_words() {
 }
 
 #[test]
-fn a_benchmark_that_is_killed_leaves_no_process() {
+fn what_is_killed_leaves_no_process() {
     let _alone = SPINNING.lock();
-    let mut weft = Command::new(env!("CARGO_BIN_EXE_weft"))
-        .args(["bench", "lat", "--sizes", "8", "--peers-only"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let children = format!("/proc/{0}/task/{0}/children", weft.id());
+    for (arguments, count) in [(&["bench", "lat", "--sizes", "8", "--peers-only"][..], 2), (&["demo"], 1)] {
+        let mut weft = Command::new(env!("CARGO_BIN_EXE_weft"));
+        let mut weft = weft.args(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let left = children(&weft, count);
+        weft.kill().unwrap();
+        weft.wait().unwrap();
+        for id in left {
+            // Gone, or dead and only waiting for whoever adopted it.
+            let dead =
+                || std::fs::read_to_string(format!("/proc/{id}/stat")).map_or(true, |stat| stat.contains(") Z "));
+            until(dead);
+        }
+    }
+}
+
+/// Waits until a process has so many children; gives their ids.
+fn children(parent: &Child, count: usize) -> Vec<String> {
+    let file = format!("/proc/{0}/task/{0}/children", parent.id());
+    let mut found = Vec::new();
+    until(|| {
+        let shown = std::fs::read_to_string(&file).unwrap_or_default();
+        found = shown.split_whitespace().map(str::to_string).collect();
+        found.len() == count
+    });
+    found
+}
+
+fn until(mut holds: impl FnMut() -> bool) {
     let started = std::time::Instant::now();
-    let wait = || {
+    while !holds() {
         assert!(started.elapsed().as_secs() < 60);
         std::thread::sleep(std::time::Duration::from_millis(1));
-    };
-    let pair: Vec<String> = loop {
-        let found = std::fs::read_to_string(&children).unwrap_or_default();
-        let found: Vec<String> = found.split_whitespace().map(str::to_string).collect();
-        if found.len() == 2 {
-            break found;
-        }
-        wait();
-    };
-    weft.kill().unwrap();
-    weft.wait().unwrap();
-    for id in pair {
-        // Gone, or dead and only waiting for whoever adopted it.
-        let alive = || std::fs::read_to_string(format!("/proc/{id}/stat")).is_ok_and(|stat| !stat.contains(") Z "));
-        while alive() {
-            wait();
-        }
     }
 }

@@ -112,3 +112,8 @@ pub use weft_core::memory::{Access, Fault};
 /// Links that a domain can be opened on, and decorators for them.
 pub use weft_link as link;
 pub use weft_mem::{Addressing, Buffer};
+
+/// The README's example, compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -2,8 +2,6 @@
 //!
 //! Both travel between processes as words, so both can be written and read here.
 
-use std::fmt;
-
 /// What a benchmark looks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Test {
@@ -218,30 +216,6 @@ impl Measurement {
         };
         let (figure, elapsed_us) = (number(figure)?, number(elapsed_us)?);
         Some(Measurement { figure, iterations: iterations.parse().ok()?, elapsed_us, spread })
-    }
-}
-
-/// Why a run gave no figure.
-#[derive(Debug)]
-pub(crate) enum Fault {
-    /// A program could not be started.
-    Start { program: String, why: String },
-    /// A process ended before its time or in failure; `why` is its exit status and what it complained of.
-    Ended { who: String, why: String },
-    /// It took too long and was killed.
-    Slow { who: String, seconds: u64 },
-    /// It ended well, but what it printed is not what is known of it.
-    Unread { who: String, shown: String },
-}
-
-impl fmt::Display for Fault {
-    fn fmt(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Fault::Start { program, why } => write!(text, "{program} cannot be started: {why}"),
-            Fault::Ended { who, why } => write!(text, "{who}: {why}"),
-            Fault::Slow { who, seconds } => write!(text, "{who} was not done after {seconds} s and was stopped"),
-            Fault::Unread { who, shown } => write!(text, "{who} printed no figure that is understood: {shown}"),
-        }
     }
 }
 

@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 
 use weft_link::bare;
 
-use super::job::{Fault, Job, Measurement, Spread, Test};
+use super::job::{Job, Measurement, Spread, Test};
 use super::net::{Column, ColumnKind, Contender, RUN_MAX};
 use super::node::{self, Kind, Meeting, Task};
 use super::place::Place;
+use crate::process::Fault;
 
 /// The longest payload of a UDP datagram over IPv4.
 const DATAGRAM_MAX_BYTES: usize = 65_507;

@@ -1,7 +1,7 @@
 //! `weft bench`: what things cost, always beside what they are to be compared with.
 //!
-//! Read [`net`] for the order in which the network benchmarks run, [`job`] for what is measured, [`pair`] for how two
-//! processes are kept in hand, and [`node`] for where Weft itself and the bare limits do their work.
+//! Read [`net`] for the order in which the network benchmarks run, [`job`] for what is measured, [`crate::process`] for
+//! how two processes are kept in hand, and [`node`] for where Weft itself and the bare limits do their work.
 
 mod decode;
 mod job;
@@ -9,7 +9,6 @@ mod limit;
 mod matching;
 mod net;
 mod node;
-mod pair;
 mod peer;
 mod place;
 mod table;

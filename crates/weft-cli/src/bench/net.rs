@@ -7,13 +7,14 @@
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
-use super::job::{Fault, Job, LinkKind, Measurement, Operation, Test};
+use super::job::{Job, LinkKind, Measurement, Operation, Test};
 use super::limit::BareUdp;
 use super::node::{self, Kind};
 use super::peer;
 use super::place::Place;
 use super::table::{Cell, Report, Row};
 use crate::Failure;
+use crate::process::Fault;
 
 /// A run that takes longer is stopped.
 pub(crate) const RUN_MAX: Duration = Duration::from_secs(60);

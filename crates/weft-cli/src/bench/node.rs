@@ -10,19 +10,18 @@
 //! The parent closes the server's input when the client has ended. A child whose input is closed and that does not end
 //! in time ends itself, so that none outlives a parent that was killed.
 
-use std::io::{BufRead, Write};
+use std::io::Write;
 use std::net::IpAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use super::job::{Fault, Job, Measurement};
+use super::job::{Job, Measurement};
 use super::limit;
-use super::pair::{Event, Pair, Role};
 use super::place::Place;
 use super::weft;
 use crate::Failure;
+use crate::process::Fault;
+use crate::process::pair::{Event, Pair, Role};
+use crate::process::parent::Parent;
 
 /// The hidden command that a child is.
 pub(crate) const COMMAND: &str = "bench-node";
@@ -61,42 +60,22 @@ pub(crate) struct Task {
     pub(crate) local: IpAddr,
 }
 
-/// A child's line to its parent.
+/// A child's line to its parent, and through it to the other child.
 pub(crate) struct Meeting<'a> {
-    out: &'a mut dyn Write,
-    lines: Receiver<String>,
-    over: Arc<AtomicBool>,
+    parent: Parent<'a>,
 }
 
-impl<'a> Meeting<'a> {
-    fn new(out: &'a mut dyn Write) -> Meeting<'a> {
-        let (sender, lines) = channel();
-        let over = Arc::new(AtomicBool::new(false));
-        let seen = Arc::clone(&over);
-        std::thread::spawn(move || {
-            for line in std::io::stdin().lock().lines().map_while(Result::ok) {
-                // The work may be done without what comes late.
-                let _ = sender.send(line);
-            }
-            seen.store(true, Ordering::Relaxed);
-            drop(sender);
-            std::thread::sleep(GRACE);
-            std::process::exit(3);
-        });
-        Meeting { out, lines, over }
-    }
-
+impl Meeting<'_> {
     /// Tells the other role `mine` and returns what it tells. To be called once by each.
     pub(crate) fn exchange(&mut self, mine: &str) -> Result<String, String> {
-        let told = writeln!(self.out, "hello {mine}").and_then(|()| self.out.flush());
-        told.map_err(|error| error.to_string())?;
-        let line = self.lines.recv().map_err(|_| "the benchmark ended before the other side was there")?;
+        self.parent.tell(&format!("hello {mine}"))?;
+        let line = self.parent.hear()?;
         line.strip_prefix("hello ").map(str::to_string).ok_or_else(|| format!("`{line}` is no hello"))
     }
 
     /// Whether the other side has done its work. One relaxed load: cheap enough for a loop that spins.
     pub(crate) fn over(&self) -> bool {
-        self.over.load(Ordering::Relaxed)
+        self.parent.is_gone()
     }
 }
 
@@ -108,7 +87,7 @@ pub(crate) fn run(words: &[&str], out: &mut dyn Write) -> Result<(), Failure> {
     let role = Role::from_name(role).ok_or_else(wrong)?;
     let local = local.parse().map_err(|_| wrong())?;
     let task = Task { job: Job::from_words(job).ok_or_else(wrong)?, local };
-    let mut meeting = Meeting::new(out);
+    let mut meeting = Meeting { parent: Parent::new(out, GRACE) };
     let body = match (kind, role) {
         (Kind::Weft, Role::Server) => weft::server,
         (Kind::Weft, Role::Client) => weft::client,

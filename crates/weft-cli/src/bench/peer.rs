@@ -14,10 +14,11 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use super::job::{Fault, Job, Measurement, Operation, Test};
+use super::job::{Job, Measurement, Operation, Test};
 use super::net::{Column, ColumnKind, Contender, RUN_MAX};
-use super::pair::{Event, Pair, Role};
-use super::place::{Place, on_path};
+use super::place::Place;
+use crate::process::pair::{Event, Pair, Role};
+use crate::process::{Fault, on_path};
 
 /// How often to look whether a server listens, and how long to wait for it.
 const LISTEN_POLL: Duration = Duration::from_millis(5);

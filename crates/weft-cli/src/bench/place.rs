@@ -10,8 +10,9 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use super::pair::Role;
 use crate::Failure;
+use crate::process::pair::Role;
+use crate::process::{killed_with_us, on_path};
 
 /// The hidden command that waits, then removes namespaces.
 pub(crate) const JANITOR: &str = "bench-janitor";
@@ -23,19 +24,19 @@ const DEVICE: &str = "veth0";
 /// Where a run happens.
 pub(crate) struct Place {
     namespaces: Option<Namespaces>,
-    /// Whether `setpriv` is there to have a process killed with its parent.
-    setpriv: bool,
+    /// What stands before a program that is to be killed with this process.
+    killed_with_us: &'static [&'static str],
 }
 
 impl Place {
     pub(crate) fn loopback() -> Place {
-        Place { namespaces: None, setpriv: on_path("setpriv") }
+        Place { namespaces: None, killed_with_us: killed_with_us() }
     }
 
     /// Makes two namespaces and joins them.
     pub(crate) fn namespaces() -> Result<Place, Failure> {
         let namespaces = Some(Namespaces::make()?);
-        Ok(Place { namespaces, setpriv: on_path("setpriv") })
+        Ok(Place { namespaces, killed_with_us: killed_with_us() })
     }
 
     pub(crate) fn title(&self) -> &'static str {
@@ -63,9 +64,7 @@ impl Place {
         if let Some(namespaces) = &self.namespaces {
             words.extend(["ip", "netns", "exec", namespaces.name(role)]);
         }
-        if self.setpriv {
-            words.extend(["setpriv", "--pdeathsig", "KILL"]);
-        }
+        words.extend(self.killed_with_us);
         words.push(program);
         let mut words = words.into_iter();
         let mut command = Command::new(words.next().unwrap_or(program));
@@ -164,12 +163,6 @@ fn ip(words: &[&str]) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("ip {}: {}", words.join(" "), String::from_utf8_lossy(&output.stderr).trim()))
-}
-
-/// Whether the PATH has a program of this name.
-pub(crate) fn on_path(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::job::Fault;
+use super::Fault;
 
 /// More than this of a process's output is not read.
 const OUTPUT_MAX_BYTES: u64 = 1 << 20;
@@ -161,6 +161,14 @@ impl Pair {
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
                 Err(Fault::Slow { who: self.title.clone(), seconds: self.limit.as_secs() })
             }
+        }
+    }
+
+    /// A line that came already.
+    pub(crate) fn line(&mut self) -> Option<String> {
+        match self.events.try_recv() {
+            Ok(News::Line(_, line)) => Some(line),
+            _ => None,
         }
     }
 
