@@ -102,3 +102,5 @@ pub const GIVEN_UP_MAX: usize = 1024;
 pub const VERIFY_MAX_BYTES: u64 = 1 << 20;
 /// Streams of one peer whose order is remembered. Messages of a forgotten one wait a little longer.
 pub const STREAMS_MAX: usize = 256;
+/// Fetching atomics in flight to one target: half of what it keeps results for, since it keeps some until the next request.
+pub const FETCHES_MAX: u32 = REPLAY_RESULTS_MAX as u32 / 2;

@@ -78,6 +78,7 @@ impl Random {
     }
 }
 
+#[expect(clippy::indexing_slicing, reason = "the places are constants below 16")]
 fn quarter<const A: usize, const B: usize, const C: usize, const D: usize>(state: &mut [u32; 16]) {
     let (mut a, mut b, mut c, mut d) = (state[A], state[B], state[C], state[D]);
     a = a.wrapping_add(b);

@@ -253,6 +253,9 @@ impl<M: Memory> Engine<M> {
             if entry.ordered {
                 tracker.leave_stream(entry.source, entry.to.endpoint, entry.number);
             }
+            if entry.is_fetch() && entry.phase != Phase::Queued {
+                tracker.fetches = tracker.fetches.saturating_sub(1);
+            }
             if entry.phase == Phase::AwaitDone {
                 tracker.await_done = tracker.await_done.saturating_sub(1);
             }

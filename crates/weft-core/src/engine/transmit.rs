@@ -13,7 +13,7 @@ use crate::address::Address;
 use crate::command::{Command, CommandFlags, Operation};
 use crate::event::Failure;
 use crate::hash::Peer;
-use crate::limits::{ACK_EVERY, BUNDLE_MAX_BYTES, PIO_MAX_BYTES, SEGMENTS_MAX, TRANSMIT_MAX_BYTES};
+use crate::limits::{ACK_EVERY, BUNDLE_MAX_BYTES, FETCHES_MAX, PIO_MAX_BYTES, SEGMENTS_MAX, TRANSMIT_MAX_BYTES};
 use crate::memory::{Access, Fault, LocalKey, Memory};
 use crate::packet::{
     ENTRY_LENGTH_BYTES, HEADERS_MAX_BYTES, Reliability, SESSION_BYTES, SessionHeader, Status, TRAILER_BYTES, UNORDERED,
@@ -419,6 +419,9 @@ impl<M: Memory> Engine<M> {
             let idle = tracker.sent.is_empty() && tracker.started.is_empty() && tracker.reissue.is_empty();
             return idle && tracker.await_done == 0;
         }
+        if entry.is_fetch() && tracker.fetches >= FETCHES_MAX {
+            return false;
+        }
         let in_reach = !entry.ordered || tracker.after(entry.source, entry.to.endpoint, entry.number).is_some();
         in_reach && !self.is_refused(tracker, entry)
     }
@@ -505,6 +508,7 @@ impl<M: Memory> Engine<M> {
                 entry.cut = offset + length;
                 entry.packets += 1;
                 tracker.starts_next = !begun;
+                tracker.fetches += u32::from(entry.is_fetch());
                 if begun {
                     tracker.queue.pop_front();
                     if !entry.is_cut() {

@@ -69,6 +69,11 @@ impl Entry {
         matches!(self.command.operation, Read | Pull | FetchAtomic | CompareAtomic)
     }
 
+    /// Whether the target keeps its result until it was received.
+    pub(crate) fn is_fetch(&self) -> bool {
+        self.wants_response() && !self.is_read()
+    }
+
     /// Whether each packet asks for a piece of remote memory.
     pub(crate) fn is_read(&self) -> bool {
         matches!(self.command.operation, Operation::Read | Operation::Pull)

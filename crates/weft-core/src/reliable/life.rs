@@ -10,7 +10,7 @@ use crate::packet::{Status, UNORDERED};
 use crate::time::Time;
 
 const WORDS: usize = (WINDOW / 64) as usize;
-const _: () = assert!(WINDOW % 64 == 0 && WINDOW.is_power_of_two());
+const _: () = assert!(WINDOW.is_multiple_of(64) && WINDOW.is_power_of_two());
 
 /// Why a psn that was seen is not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

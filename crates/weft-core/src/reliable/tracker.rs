@@ -78,6 +78,8 @@ pub(crate) struct Tracker {
     pub(crate) reissue_at: Time,
     pub(crate) not_ready_count: u32,
     pub(crate) streams: Vec<Outgoing>,
+    /// Fetching atomics whose results have not come: the target keeps each until it knows that they have.
+    pub(crate) fetches: u32,
     /// Commands that wait for DONE.
     pub(crate) await_done: u32,
     pub(crate) congestion: Congestion,
@@ -136,6 +138,7 @@ impl Tracker {
             reissue_at: Time::NEVER,
             not_ready_count: 0,
             streams: Vec::new(),
+            fetches: 0,
             await_done: 0,
             congestion,
             order: 0,
