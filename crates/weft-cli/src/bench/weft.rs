@@ -23,6 +23,8 @@ struct Side {
     queue: CompletionQueue,
     endpoint: Endpoint,
     region: MemoryRegion,
+    /// What messages are sent from and received into.
+    memory: MemoryRegion,
     peer: PeerId,
     remote: RemoteAddress,
     /// Buffers that are not under way.
@@ -43,6 +45,7 @@ impl Side {
         let queue = domain.completion_queue(4 * UNDER_WAY_SHORT as usize);
         let endpoint = domain.endpoint(&queue).map_err(told)?;
         let region = domain.register(job.bytes.max(64), Access::REMOTE).map_err(told)?;
+        let memory = domain.register(job.bytes.max(64), Access::NONE).map_err(told)?;
         let remote = region.remote();
         let mine = format!("{} {} {}", endpoint.address(), remote.address, remote.key);
         let theirs = meeting.exchange(&mine)?;
@@ -51,16 +54,20 @@ impl Side {
         let address = word()?.parse().map_err(told)?;
         let remote = RemoteAddress { address: word()?.parse().map_err(told)?, key: word()?.parse().map_err(told)? };
         let peer = domain.addresses().insert(address).map_err(told)?;
-        Ok(Side { domain, queue, endpoint, region, peer, remote, spare: Vec::new(), bytes: job.bytes })
+        Ok(Side { domain, queue, endpoint, region, memory, peer, remote, spare: Vec::new(), bytes: job.bytes })
     }
 
-    fn buffer(&mut self) -> Buffer {
-        self.spare.pop().unwrap_or_else(|| Buffer::from(vec![1; self.bytes]))
+    /// A buffer that is not under way. All of them are the same memory, as in OSU's benchmarks and ucx_perftest.
+    fn buffer(&mut self) -> Outcome<Buffer> {
+        match self.spare.pop() {
+            Some(buffer) => Ok(buffer),
+            None => self.memory.buffer(0, self.bytes).map_err(told),
+        }
     }
 
     /// Begins an operation; false: too many are under way.
     fn begin(&mut self, operation: Operation) -> Outcome<bool> {
-        let buffer = self.buffer();
+        let buffer = self.buffer()?;
         let (endpoint, peer, remote) = (&self.endpoint, self.peer, self.remote);
         let begun = match operation {
             Operation::Send => endpoint.send(peer, buffer),
@@ -83,7 +90,7 @@ impl Side {
     }
 
     fn receive(&mut self, operation: Operation) -> Outcome<()> {
-        let buffer = self.buffer();
+        let buffer = self.buffer()?;
         let posted = match operation {
             Operation::Tagged => self.endpoint.tagged_receive(7, 0, buffer),
             _ => self.endpoint.receive(buffer),

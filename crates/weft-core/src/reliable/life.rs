@@ -457,7 +457,7 @@ mod tests {
             let mut accepted = BTreeSet::new();
             for (step, accept) in steps {
                 let psn = start.wrapping_add(step);
-                let seen = life.arrive(psn, 0.max(step.min(u32::from(u16::MAX))) as u16);
+                let seen = life.arrive(psn, step.min(u32::from(u16::MAX)) as u16);
                 let known = accepted.contains(&step);
                 match seen {
                     Arrival::Duplicate => prop_assert!(known),
