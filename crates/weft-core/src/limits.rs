@@ -36,9 +36,13 @@ pub const ACK_DELAY_US: u64 = 50;
 /// Packets of a session that may overtake one before it counts as lost (P-7.11).
 pub const REORDER: u64 = 3;
 /// How long a packet may wait for an earlier message of its stream (P-6.4).
-pub const ORDER_HOLD_US: u64 = 10_000;
-/// Bytes of packets that a life holds back for order.
+pub const ORDER_HOLD_US: u64 = 50_000;
+/// Bytes of packets that a life may always hold back for order, and at most when there are few lives.
 pub const ORDER_HOLD_BYTES: usize = 256 << 10;
+/// See [`ORDER_HOLD_BYTES`].
+pub const ORDER_HOLD_MAX_BYTES: usize = 8 << 20;
+/// What all lives together hold, as long as each has its least.
+pub const HELD_MAX_BYTES: usize = 64 << 20;
 /// First and longest wait before a refused packet is issued again (P-7.10).
 pub const RNR_WAIT_US: u64 = 100;
 /// See [`RNR_WAIT_US`].

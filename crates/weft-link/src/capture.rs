@@ -99,6 +99,10 @@ impl<L: Link, W: Write + Send> Link for Capture<L, W> {
     fn counters(&self) -> Counters {
         self.inner.counters()
     }
+
+    fn room_bytes(&self) -> u64 {
+        self.inner.room_bytes()
+    }
 }
 
 impl<W: Write> File<W> {

@@ -181,6 +181,10 @@ impl<L: Link> Link for Faulty<L> {
     fn counters(&self) -> Counters {
         self.inner.counters()
     }
+
+    fn room_bytes(&self) -> u64 {
+        self.inner.room_bytes()
+    }
 }
 
 impl<L: fmt::Debug> fmt::Debug for Faulty<L> {

@@ -35,6 +35,9 @@ pub trait Link: Send {
 
     /// What happened so far.
     fn counters(&self) -> Counters;
+
+    /// Bytes that may arrive before they are received, about; more are lost. The other side is thought to have as much.
+    fn room_bytes(&self) -> u64;
 }
 
 /// One datagram to be sent, or several of the same size to one destination.
@@ -159,5 +162,8 @@ impl<L: Link + ?Sized> Link for Box<L> {
     }
     fn counters(&self) -> Counters {
         (**self).counters()
+    }
+    fn room_bytes(&self) -> u64 {
+        (**self).room_bytes()
     }
 }

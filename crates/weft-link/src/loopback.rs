@@ -131,6 +131,11 @@ impl Link for LoopbackLink {
     fn counters(&self) -> Counters {
         self.counters
     }
+
+    fn room_bytes(&self) -> u64 {
+        // As many of the shortest useful datagrams as an inbox takes, shared by a few senders.
+        (INBOX_MAX * MTU_MIN_BYTES as usize / 4) as u64
+    }
 }
 
 impl Drop for LoopbackLink {

@@ -2,10 +2,8 @@
 
 use weft_core::engine::State;
 use weft_core::event::Counter;
-use weft_core::limits::RETAIN_US;
 use weft_core::memory::LocalKey;
 
-use crate::network::MICRO;
 use crate::node::CELL;
 use crate::oracle::{Oracle, Start, Violation};
 use crate::scenario::Place;
@@ -132,7 +130,7 @@ impl World<'_> {
         while let Some(last) = self.agenda.last_arrival() {
             self.run_until(last)?;
         }
-        self.run_until(self.now + 2 * RETAIN_US * MICRO)?;
+        self.run_until(self.now + self.scenario.forget_within())?;
         for node in 0..self.nodes.len() {
             let pending: Vec<u32> = self
                 .oracle
@@ -156,7 +154,9 @@ impl World<'_> {
     fn end_receive(&mut self, node: usize, id: u32) -> Result<(), Violation> {
         let Some(record) = self.oracle.records.get(id as usize) else { return Ok(()) };
         let place = record.operation.place;
-        let silent = record.operation.is_unreported();
+        // The end of a receive without buffer is not told when its endpoint is closed and the queue is full.
+        let closed = self.oracle.is_closed(Some(record.start), place) && record.given.local == LocalKey::NONE;
+        let silent = record.operation.is_unreported() || closed;
         let Some(Some(up)) = self.nodes.get_mut(node) else { return Ok(()) };
         let (local, endpoint) = (up.local_time(self.now), up.endpoints.get(place.endpoint).copied());
         if endpoint.is_some_and(|endpoint| up.engine.cancel(local, endpoint, u64::from(id))) {

@@ -1,7 +1,7 @@
 //! What a seed stands for: nodes, limits, faults and a program for each node.
 
 use weft_core::engine::Config;
-use weft_core::limits::{GIVE_UP_MAX_US, GIVE_UP_US, RETAIN_US};
+use weft_core::limits::{GIVE_UP_MAX_US, GIVE_UP_US, MESSAGE_IDLE_US, RETAIN_US};
 
 use crate::network::{Faults, MICRO, MILLI, SECOND};
 use crate::random::{MILLION, Random};
@@ -122,11 +122,20 @@ impl Scenario {
         let eager = random.pick(&[100, 600, 1500, 4000]);
         let eager = if bulk && random.once_in(2) { 64 << 10 } else { eager };
         let give_up = random.pick(&[GIVE_UP_US, GIVE_UP_US, GIVE_UP_US, GIVE_UP_US, 3_000_000, GIVE_UP_MAX_US]);
-        let mut nodes = (0..count).map(|_| node(&mut random, weather, eager)).collect::<Vec<_>>();
+        let crowded = random.once_in(25);
+        let mut nodes = (0..count).map(|_| node(&mut random, eager)).collect::<Vec<_>>();
         for node in &mut nodes {
             node.config.give_up_us = give_up;
             if bulk {
                 node.config.unexpected_max_bytes = 256 << 10;
+            }
+            // A node with room for fewer peers than it has must have room for everything else, or it may wait for itself.
+            if crowded {
+                node.config.lives_max = 1;
+                node.config.unexpected_max = 1 << 10;
+                node.config.unexpected_max_bytes = 16 << 20;
+                node.config.commands_max = 256;
+                node.queue = 512;
             }
         }
         let faults = faults(&mut random, weather);
@@ -197,10 +206,22 @@ impl Scenario {
     pub fn finish_within(&self) -> u64 {
         let slow = self.nodes.iter().map(|node| node.rate).min().unwrap_or(1024);
         let give_up = self.nodes.iter().map(|node| node.config.give_up_us).max().unwrap_or(GIVE_UP_US);
-        // Where there is room for few lives, one whose peer is gone keeps others out until it is forgotten.
-        let full = self.nodes.iter().any(|node| node.config.lives_max < self.nodes.len());
-        let wait = give_up + if full { RETAIN_US } else { 0 };
-        (wait * MICRO * 1024) / slow + 1500 * MILLI
+        let crowded = if self.crowds() { self.forget_within() + self.faults.late_max } else { 0 };
+        // A message whose sender is gone holds its place in a small queue until it counts as abandoned.
+        let abandoned = if self.may_give_up() { MESSAGE_IDLE_US } else { 0 };
+        ((give_up + abandoned) * MICRO * 1024) / slow + crowded + 1500 * MILLI
+    }
+
+    /// How long it takes until nothing is remembered any more.
+    #[must_use]
+    pub fn forget_within(&self) -> u64 {
+        let lives = if self.crowds() { self.nodes.len() as u64 } else { 0 };
+        (2 + lives) * RETAIN_US * MICRO
+    }
+
+    /// Where there is room for few lives, one whose peer is gone keeps others out until it is forgotten.
+    fn crowds(&self) -> bool {
+        self.nodes.iter().any(|node| node.config.lives_max < self.nodes.len())
     }
 }
 
@@ -219,14 +240,14 @@ fn starts(random: &mut Random) -> Vec<u64> {
     starts
 }
 
-fn node(random: &mut Random, weather: Weather, eager: u64) -> NodeSpec {
+fn node(random: &mut Random, eager: u64) -> NodeSpec {
     let rate = if random.once_in(3) { random.between(720, 1330) } else { 1024 };
     let config = Config {
         session: 0x5eed,
         mtu_bytes: weft_core::limits::MTU_MIN_BYTES,
         eager_max_bytes: eager as u32,
         commands_max: random.pick(&[8, 64, 256]),
-        lives_max: if weather == Weather::Calm { 8 } else { random.pick(&[1, 2, 8, 8, 16]) },
+        lives_max: random.pick(&[4, 8, 16]),
         receives_max: 256,
         unexpected_max: random.pick(&[1, 4, 64]),
         unexpected_max_bytes: random.pick(&[6 << 10, 16 << 10, 64 << 10]),

@@ -296,15 +296,7 @@ impl<'a> World<'a> {
             return self.settle(place.node);
         }
         match operation.what {
-            What::Close => {
-                self.oracle.closes(start, place);
-                self.trace.line(now, || format!("{} closes endpoint {}", place.node, place.endpoint));
-                if let Some(endpoint) = node.endpoints.get(place.endpoint).copied() {
-                    let local = node.local_time(now);
-                    node.engine.close_endpoint(local, endpoint);
-                }
-                return self.settle(place.node);
-            }
+            What::Close => return self.close_one(place),
             What::TooBig { to } => {
                 let local = node.local_time(now);
                 node.engine.handle_too_big(local, socket_of(to), MTU_MIN_BYTES);
@@ -337,6 +329,20 @@ impl<'a> World<'a> {
             if tries < TRIES_MAX {
                 self.agenda.add(now + ((100 * MICRO) << tries), Event::Operate { id, tries: tries + 1 });
             }
+        }
+        self.settle(place.node)
+    }
+
+    /// Closes one endpoint. What ended before is read first: afterwards its buffers are gone.
+    fn close_one(&mut self, place: Place) -> Result<(), Violation> {
+        self.poll(place.node)?;
+        let now = self.now;
+        let Some(node) = self.nodes.get_mut(place.node).and_then(Option::as_mut) else { return Ok(()) };
+        self.oracle.closes((place.node, node.incarnation), place);
+        self.trace.line(now, || format!("{} closes endpoint {}", place.node, place.endpoint));
+        if let Some(endpoint) = node.endpoints.get(place.endpoint).copied() {
+            let local = node.local_time(now);
+            node.engine.close_endpoint(local, endpoint);
         }
         self.settle(place.node)
     }

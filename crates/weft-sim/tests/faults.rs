@@ -8,6 +8,7 @@ use weft_sim::run::{Report, run};
 use weft_sim::shrink::shrink;
 use weft_sim::{Scenario, scale};
 
+#[expect(clippy::unwrap_used, reason = "a helper of tests")]
 fn codec() -> Arc<Codec> {
     Arc::new(Codec::builtin().unwrap())
 }

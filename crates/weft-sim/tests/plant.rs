@@ -12,6 +12,7 @@ use weft_sim::{Scenario, Violation};
 const SEEDS: u64 = 1000;
 
 /// The first seeds that find the bug, and what each says.
+#[expect(clippy::unwrap_used, reason = "a helper of tests")]
 fn found(plant: Plant, wanted: usize) -> Vec<(u64, Violation)> {
     let codec = Arc::new(Codec::builtin().unwrap());
     let mut found = Vec::new();

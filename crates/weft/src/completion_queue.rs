@@ -56,7 +56,10 @@ impl CompletionQueue {
         let mut core = self.lock_with_completions();
         match core.completion(self.inner.id) {
             None => core.check().map(|()| None),
-            found => Ok(found),
+            found => {
+                core.made_room();
+                Ok(found)
+            }
         }
     }
 
@@ -67,7 +70,10 @@ impl CompletionQueue {
         into.extend(std::iter::from_fn(|| core.completion(self.inner.id)).take(limit));
         match into.len() - before {
             0 => core.check().map(|()| 0),
-            count => Ok(count),
+            count => {
+                core.made_room();
+                Ok(count)
+            }
         }
     }
 

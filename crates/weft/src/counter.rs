@@ -56,6 +56,21 @@ impl Counter {
         self.count().errors
     }
 
+    /// Sets the value; errors stay.
+    pub fn set(&self, value: u64) {
+        self.change(|count| count.value = value);
+    }
+
+    /// Adds to the value.
+    pub fn add(&self, more: u64) {
+        self.change(|count| count.value = count.value.wrapping_add(more));
+    }
+
+    /// Sets the errors; the value stays.
+    pub fn set_errors(&self, errors: u64) {
+        self.change(|count| count.errors = errors);
+    }
+
     /// Sleeps until the value is at least this, for `timeout` at most (`None`: for ever). Fails when an operation does.
     pub fn wait(&self, value: u64, timeout: Option<Duration>) -> Result<()> {
         let errors = self.errors();
@@ -100,6 +115,14 @@ impl Counter {
 
     pub(crate) fn id(&self) -> CounterId {
         self.inner.id
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Count)) {
+        let mut core = self.domain().nic().lock();
+        let mut count = core.engine.counter(self.inner.id);
+        change(&mut count);
+        core.engine.set_counter(self.inner.id, count);
+        core.notify();
     }
 
     fn count(&self) -> Count {

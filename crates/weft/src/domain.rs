@@ -125,6 +125,12 @@ impl Domain {
         *self.nic().lock().engine.statistics()
     }
 
+    /// What became of datagrams that did not go the plain way.
+    #[must_use]
+    pub fn link_counters(&self) -> weft_link::Counters {
+        self.nic().lock().link.counters()
+    }
+
     /// How much the engine keeps.
     #[must_use]
     pub fn state(&self) -> State {
@@ -235,7 +241,10 @@ impl DomainBuilder {
         let mut seed = [0; 32];
         getrandom::fill(&mut seed)
             .map_err(|error| Error::system("draw random numbers")(std::io::Error::other(error.to_string())))?;
-        let config = Config { session: self.fabric.session_id(), ..self.config };
+        let mut config = Config { session: self.fabric.session_id(), ..self.config };
+        if config.window_max_bytes == Config::default().window_max_bytes {
+            config.window_max_bytes = link.room_bytes();
+        }
         let engine = Engine::new(config, self.fabric.codec(), seed, HostMemory::new());
         let local = link.local();
         let nic = Arc::new(Nic::new(Core::new(engine, link), self.progress));

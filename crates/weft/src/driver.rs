@@ -176,6 +176,15 @@ impl Core {
         self.notify();
     }
 
+    /// After completions were read: peers that were held back for want of room are told at once.
+    pub(crate) fn made_room(&mut self) {
+        if self.engine.is_urgent() {
+            let now = self.now();
+            self.transmit(now);
+            self.notify();
+        }
+    }
+
     /// From now on nothing is sent or heard.
     pub(crate) fn abandon(&mut self) {
         self.abandoned = true;
@@ -271,7 +280,7 @@ impl Core {
             }
             whole += 1;
         }
-        let mut outgoing = recycle_outgoing(std::mem::take(&mut self.outgoing));
+        let mut outgoing = recycle(std::mem::take(&mut self.outgoing));
         let mut rest = segments.as_slice();
         for transmit in waiting.iter().take(whole) {
             let (pieces, behind) = rest.split_at_checked(transmit.pieces.len()).unwrap_or((rest, &[]));
@@ -280,7 +289,7 @@ impl Core {
             outgoing.push(Outgoing { to, pieces, segment_bytes, class });
         }
         let result = if outgoing.is_empty() { Ok(1) } else { self.link.send(&outgoing) };
-        self.outgoing = recycle_outgoing(outgoing);
+        self.outgoing = recycle(outgoing);
         self.segments = recycle(segments);
         result
     }
@@ -302,11 +311,11 @@ impl Core {
         let next = self.next_time();
         let mut armed = std::mem::take(&mut self.armed);
         armed.retain(|sleeper| {
-            let sleeps = !self.is_ready(sleeper.awaited) && !(sleeper.watches_time && next < sleeper.until);
-            if !sleeps {
+            let wakes = self.is_ready(sleeper.awaited) || (sleeper.watches_time && next < sleeper.until);
+            if wakes {
                 sleeper.set.signal();
             }
-            sleeps
+            !wakes
         });
         self.armed = armed;
     }
@@ -354,15 +363,11 @@ fn gather<'a>(memory: &'a HostMemory, transmit: &'a Transmit, segments: &mut Vec
     true
 }
 
-/// The same vector for segments of another life: the standard library collects in place, so nothing is allocated.
-fn recycle<'b>(mut segments: Vec<Segment<'_>>) -> Vec<Segment<'b>> {
-    segments.clear();
-    segments.into_iter().filter_map(|_| None).collect()
-}
-
-fn recycle_outgoing<'b>(mut outgoing: Vec<Outgoing<'_>>) -> Vec<Outgoing<'b>> {
-    outgoing.clear();
-    outgoing.into_iter().filter_map(|_| None).collect()
+/// The same memory for a vector of another lifetime: the standard library collects in place where the layouts are equal,
+/// so nothing is allocated (`tests/allocation.rs`).
+fn recycle<A, B>(mut from: Vec<A>) -> Vec<B> {
+    from.clear();
+    from.into_iter().filter_map(|_| None).collect()
 }
 
 /// What one object (a queue, a counter) sleeps on; made when somebody first wants to sleep.

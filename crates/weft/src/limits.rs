@@ -18,5 +18,3 @@ pub const SPIN_US: u64 = 50;
 pub const LINGER_MAX_US: u64 = 200_000;
 /// How long a domain that closes goes on to acknowledge what it received.
 pub const LINGER_ACKNOWLEDGE_US: u64 = 4 * weft_core::limits::ACK_DELAY_US;
-/// Completions that a queue holds unless its maker says otherwise.
-pub const QUEUE_CAPACITY: usize = 4096;

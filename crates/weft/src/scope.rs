@@ -57,6 +57,26 @@ impl Endpoint {
     /// assert_eq!(&buffer[..words.len()], words.as_bytes());
     /// # Ok::<(), weft::Error>(())
     /// ```
+    ///
+    /// Memory that does not outlive the call cannot be lent:
+    /// ```compile_fail,E0597
+    /// # let domain = weft::Domain::udp("127.0.0.1:0").unwrap();
+    /// # let endpoint = domain.endpoint(&domain.completion_queue(64)).unwrap();
+    /// endpoint.scope(|scope| {
+    ///     let mut inside = [0; 64];
+    ///     scope.receive(&mut inside).unwrap();
+    /// });
+    /// ```
+    /// nor can it be used while it is lent:
+    /// ```compile_fail,E0502
+    /// # let domain = weft::Domain::udp("127.0.0.1:0").unwrap();
+    /// # let endpoint = domain.endpoint(&domain.completion_queue(64)).unwrap();
+    /// let mut buffer = [0; 64];
+    /// endpoint.scope(|scope| {
+    ///     scope.receive(&mut buffer).unwrap();
+    ///     println!("{:?}", buffer);
+    /// });
+    /// ```
     pub fn scope<'env, R>(&self, f: impl for<'scope> FnOnce(&Scope<'scope, 'env>) -> R) -> R {
         let begun = Begun::default();
         let waiter = Waiter::default();

@@ -1,4 +1,10 @@
 //! Peers that die, peers that come back, and strangers that throw things.
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "clippy.toml allows them in tests, but not in the functions that tests call"
+)]
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -44,6 +44,9 @@ impl<M: Memory> Engine<M> {
             self.statistics.dropped_late += 1;
             return;
         };
+        if let Some(tracker) = self.trackers.get_mut(index) {
+            tracker.heard = answer.now;
+        }
         match command.kind() {
             Kind::Acknowledge => self.on_acknowledge(&answer, index),
             Kind::ReadResponse => self.on_read_response(&answer, index),
@@ -111,12 +114,19 @@ impl<M: Memory> Engine<M> {
                 if let (Some(psn), Some(tracker)) = (named, self.trackers.get_mut(index)) {
                     heard(tracker, psn, answer.now);
                     tracker.lose(psn);
+                    if !tracker.busy {
+                        tracker.busy = true;
+                        tracker.next_keep_alive = answer.now.plus_micros(KEEP_ALIVE_US);
+                    }
                     tracker.not_ready_count += 1;
                     tracker.blocked_until = answer.now.plus_micros(wait_us(tracker.not_ready_count));
                 }
                 return;
             }
             _ => {}
+        }
+        if let Some(tracker) = self.trackers.get_mut(index) {
+            tracker.busy = false;
         }
         if !self.apply_accepted(answer, index) {
             self.statistics.dropped_malformed += 1;
@@ -232,6 +242,7 @@ impl<M: Memory> Engine<M> {
             offset: sent.offset,
             length: sent.length,
         });
+        tracker.detect_losses(now);
         tracker.not_ready_count += 1;
         let at = now.plus_micros(wait_us(tracker.not_ready_count));
         if tracker.reissue.len() == 1 || tracker.reissue_at < at {
@@ -348,8 +359,8 @@ impl<M: Memory> Engine<M> {
     fn on_new_ticket(&mut self, now: Time, index: u32, status: Status, offer: u64) {
         let give_up_us = self.config.give_up_us;
         let Some(tracker) = self.trackers.get_mut(index) else { return };
-        let silent = tracker.silent_since().unwrap_or(now);
-        let in_time = tracker.ticket == 0 || now < silent.plus_micros(give_up_us);
+        let since = tracker.uncertain_since().unwrap_or(now);
+        let in_time = tracker.ticket == 0 || now < since.plus_micros(give_up_us);
         if offer == 0 || status == Status::Synchronise && !in_time {
             self.give_up(now, index);
             return;
@@ -358,6 +369,7 @@ impl<M: Memory> Engine<M> {
         tracker.ticket = offer;
         tracker.ticket_psn = tracker.base;
         tracker.answered = Time(0);
+        tracker.heard = now;
         tracker.timeouts = 0;
         tracker.timeout_from = now;
         tracker.probe = None;
@@ -453,7 +465,10 @@ fn heard(tracker: &mut Tracker, psn: u64, now: Time) {
     tracker.timeouts = 0;
     tracker.timeout_from = now;
     if let Some(sent) = tracker.get(psn).filter(|sent| sent.first_sent != Time::NEVER) {
-        tracker.answered = tracker.answered.max(sent.first_sent);
+        let (order, first_sent) = (if sent.again { 0 } else { sent.order }, sent.first_sent);
+        tracker.answered = tracker.answered.max(first_sent);
+        // A packet that was refused has arrived as well: what was sent before it and was not is lost.
+        tracker.order_arrived = tracker.order_arrived.max(order);
     }
 }
 

@@ -383,6 +383,14 @@ impl<M: Memory> Engine<M> {
         for transaction in arriving {
             self.abort_message(transaction, Failure::Closed);
         }
+        let fetching = |entry: &crate::reliable::entry::Entry| {
+            entry.command.operation == Operation::Pull && entry.command.endpoint == id
+        };
+        let pulls: Vec<u16> =
+            self.entries.handles().filter(|(_, entry)| fetching(entry)).map(|(handle, _)| handle).collect();
+        for handle in pulls {
+            self.finish(now, handle, Err(Failure::Closed));
+        }
         for tagged in [false, true] {
             loop {
                 let Some(endpoint) = self.endpoint_mut(id) else { return };
@@ -392,7 +400,7 @@ impl<M: Memory> Engine<M> {
                 if self.reserve(queue) {
                     self.cancelled(id, &posted, Failure::Closed);
                 } else if posted.shared.and_then(|index| self.shared.remove(index)).is_none_or(|s| s.pending == 0) {
-                    self.memory.release(posted.receive.local);
+                    self.release_local(posted.receive.local);
                 }
             }
             loop {
@@ -404,9 +412,15 @@ impl<M: Memory> Engine<M> {
                 match message.body {
                     Body::Whole(bytes) => self.recycle(bytes),
                     Body::Partial(_) => {}
-                    Body::Rendezvous { key, .. } => self.send_done(now, &message.envelope, number, key, 0),
+                    Body::Rendezvous { key, .. } => self.send_done(now, &message.envelope, number, key, NOT_TAKEN),
                 }
             }
+        }
+    }
+
+    fn release_local(&mut self, local: LocalKey) {
+        if local != LocalKey::NONE {
+            self.memory.release(local);
         }
     }
 
@@ -437,7 +451,12 @@ impl<M: Memory> Engine<M> {
             return self.refused_again(input, number);
         }
         if !life.in_order(input.request.source, input.request.destination, number, input.reliability.after) {
-            return Verdict::OutOfOrder;
+            // Behind one that was refused as not ready, all are: they come again behind it.
+            return if life.is_refused(input.request.source, input.request.destination) {
+                Verdict::Refused(Status::NotReady)
+            } else {
+                Verdict::OutOfOrder
+            };
         }
         // Not before its turn: it would let those behind it pass the ones in front.
         if flags.contains(Flags::INVALIDATE) {
@@ -491,6 +510,13 @@ impl<M: Memory> Engine<M> {
     }
 
     fn not_ready(&mut self, input: &RequestIn<'_>, endpoint: EndpointId) -> Verdict {
+        let command = &input.decoded.command;
+        if matches!(command.kind(), Kind::Send | Kind::TaggedSend | Kind::ReadyToSend)
+            && let Some(life) = self.lives.get_mut(input.life)
+        {
+            let number = command.message() as u32;
+            life.not_ready(input.request.source, input.request.destination, number, input.reliability.after);
+        }
         if let Some(endpoint) = self.endpoint_mut(endpoint) {
             let same = |other: &crate::reliable::life::Request| {
                 other.from == input.request.from && other.source == input.request.source
@@ -895,7 +921,7 @@ impl<M: Memory> Engine<M> {
 
     pub(super) fn pull_ended(&mut self, now: Time, index: u32, result: Result<(), Failure>) {
         let Some(pull) = self.pulls.remove(index) else { return };
-        let taken = if result.is_ok() { u64::from(pull.envelope.length) } else { 0 };
+        let taken = if result.is_ok() { u64::from(pull.envelope.length) } else { NOT_TAKEN };
         // Who waits for it must hear of the end, unless he has forgotten the message himself.
         if !matches!(result, Err(Failure::AccessRefused)) {
             let number = self.endpoint_number(pull.envelope.endpoint).unwrap_or(0);
@@ -939,7 +965,7 @@ impl<M: Memory> Engine<M> {
         };
         let result = match command.length() {
             taken if taken == u64::from(entry.command.length) => Ok(()),
-            0 => Err(Failure::Aborted),
+            NOT_TAKEN => Err(Failure::Aborted),
             _ => Err(Failure::LengthError),
         };
         self.finish(input.now, handle, result);
@@ -1165,6 +1191,9 @@ enum Matched {
     /// The completion queue has no room.
     NotReady,
 }
+
+/// What DONE tells instead of the bytes taken when the message is given up: a message of no bytes can be taken too.
+const NOT_TAKEN: u64 = u32::MAX as u64;
 
 /// Buffers of unexpected messages that are kept for the next ones, and how long they may be.
 const SPARE_MAX: usize = 256;

@@ -235,6 +235,8 @@ pub struct Engine<M> {
     /// Trackers with something to send.
     ready: VecDeque<u32>,
     known: HashMap<Peer, Known, Keyed>,
+    /// Ways that turned out to carry less than was thought.
+    narrow: HashMap<Peer, u32, Keyed>,
     /// The counter that psns are drawn from (P-3.4).
     psn: u64,
     /// Of the last message; one counter for all targets.
@@ -308,6 +310,7 @@ impl<M: Memory> Engine<M> {
             tracker_of: HashMap::with_hasher(keyed.clone()),
             ready: VecDeque::new(),
             known: HashMap::with_hasher(keyed.clone()),
+            narrow: HashMap::with_hasher(keyed.clone()),
             psn: random.next_u64() >> 1,
             number: random.next_u32(),
             datagrams: VecDeque::new(),
@@ -501,6 +504,9 @@ impl<M: Memory> Engine<M> {
     /// The path to `to` carries no more than this.
     pub fn handle_too_big(&mut self, now: Time, to: SocketAddr, mtu_bytes: u32) {
         let mtu_bytes = mtu_bytes.max(crate::limits::MTU_MIN_BYTES);
+        if self.narrow.len() < self.config.tickets_max.max(1) || self.narrow.contains_key(&Peer(to)) {
+            self.narrow.insert(Peer(to), mtu_bytes);
+        }
         let Some(&index) = self.tracker_of.get(&Peer(to)) else { return };
         let Some(tracker) = self.trackers.get_mut(index) else { return };
         if mtu_bytes < tracker.mtu {

@@ -165,6 +165,7 @@ impl<M: Memory> Engine<M> {
             return index;
         }
         let mtu = self.addresses.mtu(command.peer).unwrap_or(self.config.mtu_bytes);
+        let mtu = mtu.min(self.narrow.get(&Peer(to.socket)).copied().unwrap_or(mtu));
         let mtu = mtu.clamp(crate::limits::MTU_MIN_BYTES, crate::limits::MTU_MAX_BYTES);
         let known = self.known.get(&Peer(to.socket)).copied();
         let congestion =

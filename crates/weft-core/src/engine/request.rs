@@ -12,8 +12,8 @@ use crate::atomic::{AtomicCall, AtomicClass};
 use crate::command::EndpointId;
 use crate::hash::Peer;
 use crate::limits::{
-    ACK_DELAY_US, ACK_EVERY, ANSWERS_MAX, ATOMIC_MAX_BYTES, MESSAGE_LENGTH_MAX_BYTES, ORDER_HOLD_BYTES, ORDER_HOLD_US,
-    REPLAY_RESULTS_MAX, RESPONSE_PIECES_MAX, VERIFY_MAX_BYTES, WINDOW_MAX,
+    ACK_DELAY_US, ACK_EVERY, ANSWERS_MAX, ATOMIC_MAX_BYTES, HELD_MAX_BYTES, MESSAGE_LENGTH_MAX_BYTES, ORDER_HOLD_BYTES,
+    ORDER_HOLD_MAX_BYTES, ORDER_HOLD_US, REPLAY_RESULTS_MAX, RESPONSE_PIECES_MAX, VERIFY_MAX_BYTES, WINDOW_MAX,
 };
 use crate::memory::{Access, Fault, Memory};
 use crate::packet::{Reliability, Status};
@@ -189,8 +189,10 @@ impl<M: Memory> Engine<M> {
             self.release_held(input.now, input.life, Some((request.source, request.destination)));
             return;
         }
+        // What one life may hold follows how many there are.
+        let budget = (HELD_MAX_BYTES / self.lives.len().max(1)).clamp(ORDER_HOLD_BYTES, ORDER_HOLD_MAX_BYTES);
         let Some(life) = self.lives.get_mut(input.life) else { return };
-        if life.held_bytes + packet.len() > ORDER_HOLD_BYTES {
+        if life.held_bytes + packet.len() > budget {
             // It stays unseen: the initiator sends it again.
             return;
         }
@@ -252,11 +254,8 @@ impl<M: Memory> Engine<M> {
                 payload: decoded.payload(&held.packet),
                 life: index,
             };
-            let verdict = match self.execute(&input) {
-                // P-6.4: it has waited long enough; it comes again under another psn.
-                Verdict::OutOfOrder => Verdict::Refused(Status::NotReady),
-                verdict => verdict,
-            };
+            let verdict = self.execute(&input);
+            // P-6.4: what has waited long enough, for a message that was lost, is forgotten and comes again.
             self.mark_and_answer(index, request, verdict, true);
         }
     }
@@ -427,6 +426,8 @@ impl<M: Memory> Engine<M> {
             }
         }
         for request in credits {
+            // Nothing else would bring the driver here.
+            self.urgent = true;
             self.answer(request, Status::Accepted, 0, Kind::Control);
         }
     }
@@ -434,6 +435,7 @@ impl<M: Memory> Engine<M> {
     pub(super) fn grant_credits_of(&mut self, endpoint: EndpointId) {
         let Some(endpoint) = self.endpoint_mut(endpoint) else { return };
         for request in core::mem::take(&mut endpoint.refused) {
+            self.urgent = true;
             self.answer(request, Status::Accepted, 0, Kind::Control);
         }
     }
@@ -529,9 +531,8 @@ impl<M: Memory> Engine<M> {
 
     /// A read may ask for more than fits into a datagram of ours (P-5.3).
     fn respond_in_pieces(&mut self, request: Request, number: u32, data: ResponseData) {
-        let tracker = self.tracker_of.get(&Peer(request.from)).and_then(|index| self.trackers.get(*index));
         // A peer asks for what fits on the way as it knows it; the way back is the same unless we know better.
-        let mtu = tracker.map_or(self.config.mtu_bytes, |tracker| tracker.mtu);
+        let mtu = self.narrow.get(&Peer(request.from)).copied().unwrap_or(crate::limits::MTU_MAX_BYTES);
         let room = mtu.saturating_sub(RESPONSE_HEADERS_BYTES).max(1);
         let split = |at: u32, length: u32| -> ResponseData {
             match data {

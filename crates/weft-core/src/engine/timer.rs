@@ -7,7 +7,7 @@ use crate::memory::Memory;
 use crate::reliable::tracker::{SentState, Tracker};
 use crate::time::Time;
 
-/// Packets that a probe timeout sends again: the rest is lost only when their answers say so.
+/// Packets that a probe timeout sends again, whatever the window says.
 const PROBE_PACKETS: usize = 2;
 
 impl<M: Memory> Engine<M> {
@@ -88,7 +88,9 @@ impl<M: Memory> Engine<M> {
             self.statistics.timeouts += 1;
             tracker.timeouts += 1;
             tracker.timeout_from = now;
-            let mut left = PROBE_PACKETS;
+            // Once, the oldest two ask whether anything arrives. When that stays without an answer too, all count as lost:
+            // as long as they count as in flight, a small window would let nothing out at all.
+            let mut left = if tracker.timeouts >= 2 { usize::MAX } else { PROBE_PACKETS };
             for at in 0..tracker.sent.len() {
                 if left == 0 {
                     break;
@@ -98,6 +100,7 @@ impl<M: Memory> Engine<M> {
                     left -= 1;
                 }
             }
+            tracker.allowance = PROBE_PACKETS as u32;
             if tracker.timeouts >= 2 {
                 tracker.congestion.collapsed();
             }
@@ -145,9 +148,9 @@ impl<M: Memory> Engine<M> {
 
 /// Whether the initiator waits for something that only the target can start (P-7.12).
 fn waits(tracker: &Tracker) -> bool {
-    tracker.ticket != 0
-        && (tracker.await_done > 0 || !tracker.reissue.is_empty() || !tracker.started.is_empty())
-        && tracker.sent.is_empty()
+    let idle = tracker.sent.is_empty()
+        && (tracker.await_done > 0 || !tracker.reissue.is_empty() || !tracker.started.is_empty());
+    tracker.ticket != 0 && (tracker.busy || idle)
 }
 
 /// When the probe timeout passes.

@@ -21,7 +21,7 @@ use crate::packet::{
 };
 use crate::reliable::entry::{Entry, Phase};
 use crate::reliable::life::Request;
-use crate::reliable::tracker::{Reissue, Sent, SentState, Tracker};
+use crate::reliable::tracker::{Sent, SentState, Tracker};
 use crate::time::Time;
 
 /// An answer without data that goes out at once.
@@ -74,8 +74,6 @@ enum Pick {
     Probe,
 }
 
-/// Commands begun that are looked at for one that may go on.
-const STARTED_LOOKS: usize = 64;
 /// An answer without payload, as an entry of a bundle.
 const ANSWER_BYTES: usize = crate::packet::TRANSPORT_BYTES + 24;
 
@@ -346,44 +344,70 @@ impl<M: Memory> Engine<M> {
         if tracker.blocked_until > now {
             return None;
         }
+        // The oldest of what was refused: those behind it may have to wait for it.
+        let age = |number: u32| self.number.wrapping_sub(number);
+        let oldest = tracker.reissue.iter().enumerate().filter(|_| tracker.reissue_at <= now);
+        let oldest = oldest.max_by_key(|(_, reissue)| (age(reissue.number), u32::MAX - reissue.offset));
+        let full = tracker.sent.len() >= tracker.window as usize || Self::life_ends(tracker);
+        let may_go = |weight: u32| tracker.allowance > 0 || tracker.congestion.admits(u64::from(weight));
         if tracker.lost > 0 {
             let lost = tracker.sent.iter().position(|sent| sent.state == SentState::Lost)?;
-            let weight = tracker.sent.get(lost)?.weight;
+            let sent = tracker.sent.get(lost)?;
+            let number = self.entries.get(sent.handle).map_or(self.number, |entry| entry.number);
+            if let Some((at, reissue)) = oldest.filter(|(_, reissue)| age(reissue.number) > age(number) && !full)
+                && self.entries.get(reissue.handle).is_some_and(|entry| may_go(weight(entry, reissue.length)))
+            {
+                return Some(Pick::Reissue(at));
+            }
             // P-7.9: while there is no ticket, one packet tells as much as many.
             let alone = tracker.ticket != 0 || tracker.congestion.in_flight() == 0;
-            return (alone && tracker.congestion.admits(u64::from(weight)))
-                .then_some(Pick::Again(tracker.base + lost as u64));
+            return (alone && may_go(sent.weight)).then_some(Pick::Again(tracker.base + lost as u64));
         }
-        let full = tracker.sent.len() >= tracker.window as usize;
         let no_ticket = tracker.ticket == 0 && !tracker.sent.is_empty();
-        if full || no_ticket || !tracker.congestion.admits(0) || Self::life_ends(tracker) {
+        if full || no_ticket || !tracker.congestion.admits(0) && tracker.allowance == 0 {
             return None;
         }
-        if !tracker.reissue.is_empty() && tracker.reissue_at <= now {
-            // The oldest first: those behind it may have to wait for it.
-            let age = |reissue: &Reissue| (self.number.wrapping_sub(reissue.number), u32::MAX - reissue.offset);
-            let (at, reissue) = tracker.reissue.iter().enumerate().max_by_key(|(_, reissue)| age(reissue))?;
-            return self.admitted(tracker, reissue.handle, reissue.length).then_some(Pick::Reissue(at));
+        if !tracker.reissue.is_empty()
+            && let Some(handle) = self.unhindered(tracker)
+        {
+            let entry = self.entries.get(handle)?;
+            let offset = if entry.phase == Phase::Queued { 0 } else { entry.cut };
+            let length = packet_length(entry, tracker.mtu, offset);
+            return self.admitted(tracker, handle, length).then_some(Pick::New(handle, offset, length));
+        }
+        if let Some((at, reissue)) = oldest {
+            let goes = self.entries.get(reissue.handle).is_some_and(|entry| may_go(weight(entry, reissue.length)));
+            return goes.then_some(Pick::Reissue(at));
         }
         // New commands start in the order in which they were posted; those that were begun go on in turn beside them, so
-        // that a long message does not hold back short ones.
-        if let Some(&handle) = tracker.queue.front()
-            && let Some(entry) = self.entries.get(handle)
-            && self.may_start(tracker, entry)
-        {
-            let length = packet_length(entry, tracker.mtu, 0);
-            if self.admitted(tracker, handle, length) {
-                return Some(Pick::New(handle, 0, length));
+        // that a long message does not hold back short ones. One that needs a last packet gets it first.
+        let next = tracker.queue.front().and_then(|handle| self.entries.get(*handle).map(|entry| (*handle, entry)));
+        let next = next.filter(|(_, entry)| self.may_start(tracker, entry));
+        let begun = tracker.started.front().and_then(|handle| self.entries.get(*handle).map(|entry| (*handle, entry)));
+        let begun = begun.filter(|(_, entry)| !self.is_refused(tracker, entry));
+        let (handle, entry, offset) = match (next, begun) {
+            (None, None) => return None,
+            (Some((handle, entry)), None) => (handle, entry, 0),
+            (None, Some((handle, entry))) => (handle, entry, entry.cut),
+            (Some((new, fresh)), Some((handle, entry))) => {
+                let ends = packet_length(entry, tracker.mtu, entry.cut) == entry.wire_length() - entry.cut;
+                if ends || !tracker.starts_next { (handle, entry, entry.cut) } else { (new, fresh, 0) }
             }
-            return None;
-        }
-        // What was accepted in part is no new message: its receive waits for the rest. And who is refused holds back
-        // nobody who is not: a message that we fetch may be what the peer waits for.
-        let begun = tracker.started.iter().filter_map(|&handle| Some((handle, self.entries.get(handle)?)));
-        let (handle, entry) =
-            begun.take(STARTED_LOOKS).find(|(_, entry)| entry.accepted || !self.is_refused(tracker, entry))?;
-        let length = packet_length(entry, tracker.mtu, entry.cut);
-        self.admitted(tracker, handle, length).then_some(Pick::New(handle, entry.cut, length))
+        };
+        let length = packet_length(entry, tracker.mtu, offset);
+        self.admitted(tracker, handle, length).then_some(Pick::New(handle, offset, length))
+    }
+
+    /// What goes on while others are refused as not ready: messages that have begun, since until they are complete they
+    /// hold what the others wait for, and what the peer itself waits for.
+    fn unhindered(&self, tracker: &Tracker) -> Option<u16> {
+        let begun = |handle: &&u16| self.entries.get(**handle).is_some_and(|entry| entry.accepted || entry.is_read());
+        let started = tracker.started.iter().find(begun).copied();
+        let asked = |handle: &&u16| {
+            let operation = self.entries.get(**handle).map(|entry| entry.command.operation);
+            matches!(operation, Some(Operation::Pull | Operation::Done))
+        };
+        started.or_else(|| tracker.queue.front().filter(asked).copied())
     }
 
     fn may_start(&self, tracker: &Tracker, entry: &Entry) -> bool {
@@ -448,6 +472,7 @@ impl<M: Memory> Engine<M> {
                 sent.last_sent = now;
                 sent.order = order;
                 tracker.lost -= 1;
+                tracker.allowance = tracker.allowance.saturating_sub(1);
                 self.statistics.retransmissions += 1;
                 psn
             }
@@ -475,16 +500,18 @@ impl<M: Memory> Engine<M> {
                 entry.phase = Phase::Started;
                 entry.cut = offset + length;
                 entry.packets += 1;
+                tracker.starts_next = !begun;
                 if begun {
                     tracker.queue.pop_front();
-                } else if let Some(at) = tracker.started.iter().position(|started| *started == handle) {
-                    tracker.started.remove(at);
-                }
-                if !entry.is_cut() {
-                    tracker.started.push_back(handle);
+                    if !entry.is_cut() {
+                        tracker.started.push_back(handle);
+                    }
+                } else if entry.is_cut() {
+                    tracker.started.retain(|other| *other != handle);
                 }
             }
             Pick::Reissue(at) => {
+                tracker.allowance = tracker.allowance.saturating_sub(1);
                 tracker.reissue.swap_remove(at);
             }
             _ => {}

@@ -89,7 +89,8 @@ impl Congestion {
         let marked = marks != self.marks;
         self.marks = marks;
         let target = self.base_rtt_us.saturating_add(self.base_rtt_us.max(DELAY_TARGET_MIN_US));
-        if self.srtt_us > target && (marked || self.srtt_us > 4 * target) {
+        // Delay alone is no reason: on a busy machine it is mostly the time until a process runs again.
+        if marked && self.srtt_us > target {
             // cwnd *= max(1 − 0.8 (average − target) / average, 0.5)
             let over = u64::from(self.srtt_us - target) * 800 / u64::from(self.srtt_us);
             self.decrease(1000 - over.min(500), now);

@@ -72,6 +72,8 @@ pub(crate) struct Stream {
     pub(crate) destination: u32,
     /// The latest message that matched, joined the unexpected ones, or was refused for good.
     pub(crate) last: u32,
+    /// A message was refused as not ready, and none has passed since: those behind it are refused too.
+    pub(crate) refused: bool,
 }
 
 /// A packet that waits for an earlier message.
@@ -366,10 +368,10 @@ impl Life {
     /// A packet that waited and whose turn has come: one of this stream, or any that has waited too long. Looks at each
     /// once, since a peer decides how many wait.
     pub(crate) fn next_held(&self, stream: Option<(u32, u32)>, now: Time) -> Option<usize> {
-        let last = self.streams.iter().find(|s| Some((s.source, s.destination)) == stream).map(|s| s.last);
-        let in_order =
-            |held: &Held| last.is_some_and(|last| Some(held.stream) == stream && !before(last, held.earlier));
-        let next = self.held.iter().position(in_order);
+        let known = self.streams.iter().find(|s| Some((s.source, s.destination)) == stream);
+        // Behind one that was refused as not ready they are refused too.
+        let turn = |held: &Held| known.is_some_and(|known| known.refused || !before(known.last, held.earlier));
+        let next = self.held.iter().position(|held| Some(held.stream) == stream && turn(held));
         next.or_else(|| self.held.iter().position(|held| held.until <= now))
     }
 
@@ -379,15 +381,37 @@ impl Life {
             return;
         }
         match self.streams.iter_mut().find(|s| s.source == source && s.destination == destination) {
-            Some(stream) if before(stream.last, number) => stream.last = number,
-            Some(_) => {}
+            Some(stream) => {
+                stream.refused = false;
+                if before(stream.last, number) {
+                    stream.last = number;
+                }
+            }
             None => {
                 if self.streams.len() >= STREAMS_MAX {
                     self.streams.swap_remove(0);
                 }
-                self.streams.push(Stream { source, destination, last: number });
+                self.streams.push(Stream { source, destination, last: number, refused: false });
             }
         }
+    }
+
+    /// A message of a stream that was in order was refused as not ready.
+    pub(crate) fn not_ready(&mut self, source: u32, destination: u32, number: u32, after: u16) {
+        if after == UNORDERED {
+            return;
+        }
+        // What it waited for has passed, so remembering that much is right.
+        self.passed(source, destination, number.wrapping_sub(u32::from(after.max(1))), 0);
+        if let Some(stream) = self.streams.iter_mut().find(|s| s.source == source && s.destination == destination) {
+            stream.refused = true;
+        }
+    }
+
+    /// Whether messages behind one that was refused as not ready must wait for its return.
+    pub(crate) fn is_refused(&self, source: u32, destination: u32) -> bool {
+        let stream = self.streams.iter().find(|s| s.source == source && s.destination == destination);
+        stream.is_some_and(|stream| stream.refused)
     }
 
     /// Bytes that this life takes.

@@ -72,6 +72,8 @@ pub(crate) struct Tracker {
     pub(crate) queue: VecDeque<u16>,
     /// Commands started, with packets still to be made.
     pub(crate) started: VecDeque<u16>,
+    /// Whether a new command comes next, or one that was begun.
+    pub(crate) starts_next: bool,
     pub(crate) reissue: Vec<Reissue>,
     pub(crate) reissue_at: Time,
     pub(crate) not_ready_count: u32,
@@ -84,12 +86,16 @@ pub(crate) struct Tracker {
     /// The latest of them that is known to have arrived.
     pub(crate) order_arrived: u64,
     pub(crate) lost: u32,
+    /// Lost packets that may be sent beyond the window: a probe timeout must be able to ask.
+    pub(crate) allowance: u32,
     /// Probe timeouts since the last answer.
     pub(crate) timeouts: u32,
     /// When the probe timeout counts from.
     pub(crate) timeout_from: Time,
     /// t₀ of P-7.9, as far as answered packets go: latest first sending of what was answered under the ticket.
     pub(crate) answered: Time,
+    /// When the last answer under the ticket came.
+    pub(crate) heard: Time,
     /// First sending of the PROBE that is unanswered, and of the last one.
     pub(crate) probe: Option<(Time, u32)>,
     pub(crate) probe_count: u16,
@@ -109,6 +115,8 @@ pub(crate) struct Tracker {
     pub(crate) unasked: u32,
     /// When a busy or full target is asked again.
     pub(crate) blocked_until: Time,
+    /// The last answer was *busy*: only PROBEs show that the target lives (P-7.12).
+    pub(crate) busy: bool,
 }
 
 impl Tracker {
@@ -123,6 +131,7 @@ impl Tracker {
             window: WINDOW,
             queue: VecDeque::new(),
             started: VecDeque::new(),
+            starts_next: true,
             reissue: Vec::new(),
             reissue_at: Time::NEVER,
             not_ready_count: 0,
@@ -132,9 +141,11 @@ impl Tracker {
             order: 0,
             order_arrived: 0,
             lost: 0,
+            allowance: 0,
             timeouts: 0,
             timeout_from: now,
             answered: Time(0),
+            heard: Time(0),
             probe: None,
             probe_count: 0,
             probe_wanted: false,
@@ -147,6 +158,7 @@ impl Tracker {
             listed: false,
             unasked: 0,
             blocked_until: Time(0),
+            busy: false,
         }
     }
 
@@ -238,15 +250,23 @@ impl Tracker {
         found > 0
     }
 
-    /// t₀ of P-7.9 and P-7.12: since when nothing was heard of the target under this ticket.
+    /// t₀ of P-7.9: before it, nothing that is unsettled under this ticket was sent, or it was answered.
+    pub(crate) fn uncertain_since(&self) -> Option<Time> {
+        self.earliest().map(|earliest| earliest.max(self.answered))
+    }
+
+    /// Since when nothing was heard of the target, though something was asked (P-7.12).
     pub(crate) fn silent_since(&self) -> Option<Time> {
+        self.earliest().map(|earliest| earliest.max(self.heard))
+    }
+
+    /// The first sending of what is unanswered.
+    fn earliest(&self) -> Option<Time> {
         let unsettled = self.sent.iter().find(|sent| sent.state != SentState::Settled).map(|sent| sent.first_sent);
-        let probe = self.probe.map(|(at, _)| at);
-        let earliest = match (unsettled, probe) {
-            (Some(a), Some(b)) => a.min(b),
-            (one, other) => one.or(other)?,
-        };
-        Some(earliest.max(self.answered))
+        match (unsettled, self.probe.map(|(at, _)| at)) {
+            (Some(sent), Some(probed)) => Some(sent.min(probed)),
+            (one, other) => one.or(other),
+        }
     }
 
     /// Adds a message to its stream.

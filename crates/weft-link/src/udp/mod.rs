@@ -83,6 +83,7 @@ pub struct UdpLink {
     /// Made when somebody wants to sleep: being watched costs a socket time for each datagram.
     watcher: OnceCell<OwnedFd>,
     routes: Routes,
+    room_bytes: u64,
     counters: Counters,
     config: Config,
 }
@@ -100,7 +101,10 @@ impl UdpLink {
         let cuts = config.offload && socket::get(&socket, libc::SOL_UDP, libc::UDP_SEGMENT).is_ok();
         socket::bind(&socket, local)?;
         let local = socket::local(&socket)?;
+        // The kernel counts its own overhead too, about as much again.
+        let room = socket::get(&socket, libc::SOL_SOCKET, libc::SO_RCVBUF)? / 2;
         Ok(UdpLink {
+            room_bytes: u64::try_from(room).unwrap_or(0),
             sender: Sender::new(cuts, traffic_classes(config)),
             receiver: Receiver::new(),
             pace: Pace::new(config.offload),
@@ -206,6 +210,10 @@ impl Link for UdpLink {
 
     fn counters(&self) -> Counters {
         self.counters
+    }
+
+    fn room_bytes(&self) -> u64 {
+        self.room_bytes
     }
 }
 

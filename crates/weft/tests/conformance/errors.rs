@@ -130,7 +130,9 @@ pub(crate) fn queue_full(world: &World) {
     assert!(refused.error.is_full() && refused.error.blame() == Blame::Resource);
     let buffer = refused.buffer.unwrap();
     // It clears when they are done.
-    (0..=taken).for_each(|_| drop(b.endpoint.receive(vec![0; 100_000]).unwrap()));
+    for _ in 0..=taken {
+        b.endpoint.receive(vec![0; 100_000]).unwrap();
+    }
     world.good(&a);
     let mut again = Some(buffer);
     world.until("room", || match a.endpoint.send(to_b, again.take()?) {

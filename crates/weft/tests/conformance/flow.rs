@@ -131,7 +131,9 @@ pub(crate) fn refused_buffers_come_back(world: &World) {
     assert!(refused.error.is_full());
     world.until("room", || queue.read().unwrap());
     endpoint.send(to_b, refused.buffer.unwrap()).unwrap();
-    (0..3).for_each(|_| drop(b.endpoint.receive(vec![0; 10]).unwrap()));
+    for _ in 0..3 {
+        b.endpoint.receive(vec![0; 10]).unwrap();
+    }
     for index in 1..=3 {
         assert_eq!(world.good(&b).into_bytes().unwrap(), [index; 10]);
     }

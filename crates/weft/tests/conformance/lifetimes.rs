@@ -154,7 +154,9 @@ pub(crate) fn forgotten_scope_results(world: &World) {
     let bytes = pattern(1, 64);
     // Completions that nobody reads keep nobody from leaving.
     a.endpoint.scope(|scope| {
-        (0..10).for_each(|_| drop(scope.send(to_b, &bytes).unwrap()));
+        for _ in 0..10 {
+            scope.send(to_b, &bytes).unwrap();
+        }
         world.until("all", || scope.wait(Some(Duration::from_micros(10))).ok());
     });
     std::mem::forget(world.good(&a));

@@ -43,7 +43,9 @@ pub(crate) fn every_length_from_a_region(world: &World) {
 
 pub(crate) fn injected_messages_arrive_in_order(world: &World) {
     let (a, b, to_b, _) = world.pair();
-    (0..200).for_each(|_| drop(b.endpoint.receive(vec![0; 128]).unwrap()));
+    for _ in 0..200 {
+        b.endpoint.receive(vec![0; 128]).unwrap();
+    }
     for index in 0..200u64 {
         a.endpoint.inject(to_b, &pattern(index, index as usize % 100 + 1)).unwrap();
     }
@@ -103,7 +105,9 @@ pub(crate) fn datagrams_arrive_or_not(world: &World) {
     let sender = domain.datagram_endpoint(&queue).unwrap();
     let receiver = other.datagram_endpoint(&other_queue).unwrap();
     let peer = domain.addresses().insert(receiver.address()).unwrap();
-    (0..100).for_each(|_| drop(receiver.receive(vec![0; 1024]).unwrap()));
+    for _ in 0..100 {
+        receiver.receive(vec![0; 1024]).unwrap();
+    }
     let mut sent = 0u64;
     let mut seen = std::collections::HashSet::new();
     world.until("some datagrams", || {
@@ -152,7 +156,9 @@ pub(crate) fn messages_to_myself(world: &World) {
 
 pub(crate) fn more_to_follow(world: &World) {
     let (a, b, to_b, _) = world.pair();
-    (0..32).for_each(|_| drop(b.endpoint.receive(vec![0; 64]).unwrap()));
+    for _ in 0..32 {
+        b.endpoint.receive(vec![0; 64]).unwrap();
+    }
     let more = Options { more: true, ..Default::default() };
     for index in 0..31u8 {
         a.endpoint.send_with(to_b, vec![index; 64], more).unwrap();

@@ -20,7 +20,7 @@ pub(crate) fn sleep_until_a_message_comes(world: &World) {
                 assert_eq!(received.into_bytes().unwrap(), [index; 20]);
             }
             // The last answer's acknowledgement may be lost on the way.
-            while !a.queue.read().unwrap().is_some_and(|last| last.context == 99) {
+            while a.queue.read().unwrap().is_none_or(|last| last.context != 99) {
                 b.domain.progress().unwrap();
             }
         });
@@ -91,7 +91,9 @@ pub(crate) fn counters_wake(world: &World) {
     let options = EndpointOptions { receive_counter: Some(received.clone()), ..Default::default() };
     let endpoint = a.open_endpoint(options).unwrap();
     let to_a = b.domain.addresses().insert(endpoint.address()).unwrap();
-    (0..10).for_each(|_| drop(endpoint.receive(vec![0; 8]).unwrap()));
+    for _ in 0..10 {
+        endpoint.receive(vec![0; 8]).unwrap();
+    }
     let done = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|threads| {
         threads.spawn(|| {
@@ -112,7 +114,9 @@ pub(crate) fn counters_wake(world: &World) {
 
 pub(crate) fn waits_in_many_threads(world: &World) {
     let (a, b, to_b, _) = world.pair();
-    (0..40).for_each(|_| drop(b.endpoint.receive(vec![0; 8]).unwrap()));
+    for _ in 0..40 {
+        b.endpoint.receive(vec![0; 8]).unwrap();
+    }
     std::thread::scope(|threads| {
         for _ in 0..4 {
             threads.spawn(|| {

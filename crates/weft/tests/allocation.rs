@@ -1,0 +1,86 @@
+//! The steady state does not allocate: not for messages, nor for remote memory.
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "clippy.toml allows them in tests, but not in the functions that tests call"
+)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use weft::{Access, Buffer, CompletionQueue, Domain, Fabric, PeerId};
+
+struct Counting;
+
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: all work is the system's; counting changes nothing of it.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's contract is the system's.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's contract is the system's.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+struct Pair {
+    domains: [Domain; 2],
+    queues: [CompletionQueue; 2],
+    endpoints: [weft::Endpoint; 2],
+    to_b: PeerId,
+}
+
+impl Pair {
+    fn next(&self, node: usize) -> weft::Completion {
+        loop {
+            if let Some(completion) = self.queues[node].read().unwrap() {
+                return completion.ok().unwrap();
+            }
+            self.domains[1 - node].progress().unwrap();
+        }
+    }
+}
+
+#[test]
+fn nothing_is_allocated_for_each_operation() {
+    let fabric = Fabric::new("allocation").unwrap();
+    let domains = [0, 1].map(|_| fabric.udp("127.0.0.1:0").unwrap());
+    let queues = domains.each_ref().map(|domain| domain.completion_queue(256));
+    let endpoints = [0, 1].map(|index: usize| domains[index].endpoint(&queues[index]).unwrap());
+    let to_b = domains[0].addresses().insert(endpoints[1].address()).unwrap();
+    let memory = domains[1].register(1 << 16, Access::REMOTE).unwrap();
+    let pair = Pair { domains, queues, endpoints, to_b };
+    let mut buffers =
+        [8, 4096, 60_000].map(|length| Some((Buffer::from(vec![1; length]), Buffer::from(vec![0; length]))));
+
+    let mut allocated = Vec::new();
+    for round in 0..600 {
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        for pieces in &mut buffers {
+            let (from, to) = pieces.take().unwrap();
+            pair.endpoints[1].receive(to).unwrap();
+            pair.endpoints[0].send(pair.to_b, from).unwrap();
+            let to = pair.next(1).buffer.unwrap();
+            let from = pair.next(0).buffer.unwrap();
+            pair.endpoints[0].write(pair.to_b, memory.remote(), from).unwrap();
+            let from = pair.next(0).buffer.unwrap();
+            pair.endpoints[0].read(pair.to_b, memory.remote(), from).unwrap();
+            let from = pair.next(0).buffer.unwrap();
+            *pieces = Some((from, to));
+        }
+        pair.endpoints[0].inject_write(pair.to_b, memory.remote(), &[1; 64]).unwrap();
+        if round >= 300 {
+            allocated.push(ALLOCATIONS.load(Ordering::Relaxed) - before);
+        }
+    }
+    let total: usize = allocated.iter().sum();
+    // Tables that grow now and then are no steady state; one for every operation (ten a round) would be 3000.
+    assert!(total == 0, "{total} allocations in 300 rounds: {allocated:?}");
+}

@@ -1,0 +1,63 @@
+//! The layer for faces in other languages: memory and contexts of the caller.
+
+use std::time::Duration;
+
+use weft::raw::{self, AtomicCall, Buffer, CommandFlags, Operation};
+use weft::{Access, AtomicOperation, Datatype, Domain, Level, Registrable};
+
+const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
+
+#[test]
+fn commands_with_memory_of_the_caller() {
+    let domain = Domain::udp("127.0.0.1:0").unwrap();
+    let queue = domain.completion_queue(64);
+    let endpoint = domain.endpoint(&queue).unwrap();
+    let myself = domain.addresses().insert(endpoint.address()).unwrap();
+    let next = || queue.wait(PATIENCE).unwrap().unwrap().ok().unwrap();
+
+    // A part of one buffer goes to a part of another.
+    let (mut from, mut to) = (b"..hello..".to_vec(), vec![b'-'; 9]);
+    // SAFETY: both vectors outlive their operations, whose completions are awaited below, and are not touched before.
+    let (source, target) =
+        unsafe { (Buffer::from_raw(from.as_mut_ptr(), 9), Buffer::from_raw(to.as_mut_ptr(), to.len())) };
+    let mut receive = raw::receive(&endpoint, 8);
+    (receive.offset, receive.context, receive.tagged, receive.tag) = (1, 17, true, 5);
+    raw::post_receive(&endpoint, &receive, target).unwrap();
+    let mut command = raw::command(&endpoint, Operation::TaggedSend, myself);
+    (command.offset, command.length, command.context, command.address) = (2, 5, 18, 5);
+    (command.level, command.flags, command.immediate) = (Level::Delivered, CommandFlags::IMMEDIATE, 99);
+    raw::post(&endpoint, &command, Some(source)).unwrap();
+    let mut ended = [next(), next()];
+    ended.sort_by_key(|completion| completion.context);
+    let [received, sent] = ended;
+    assert_eq!((received.context, received.immediate, received.length), (17, Some(99), 5));
+    assert_eq!(sent.context, 18);
+    assert_eq!(to, b"-hello---");
+
+    // Results of an atomic go to the beginning of the buffer that its operands end.
+    let mut word = vec![40u64];
+    // SAFETY: the vector outlives the registration, and is only read through the region meanwhile.
+    let memory = unsafe { weft_mem::MemoryRegion::from_raw(word.as_mut_ptr().cast(), 8) };
+    let region =
+        domain.register(Registrable::from(memory).addressed(raw::Addressing::Virtual), Access::REMOTE).unwrap();
+    let mut command = raw::command(&endpoint, Operation::FetchAtomic, myself);
+    command.atomic = AtomicCall::new(AtomicOperation::Sum, Datatype::Uint64, 1);
+    (command.offset, command.length, command.context) = (8, 8, 19);
+    (command.address, command.key) = (region.address(), region.key());
+    let operand = [0u64.to_le_bytes(), 2u64.to_le_bytes()].concat();
+    raw::post(&endpoint, &command, Some(operand.into())).unwrap();
+    let fetched = next();
+    assert_eq!((fetched.context, fetched.value::<u64>().unwrap()), (19, 40));
+    assert_eq!(region.load_u64(0).unwrap(), 42);
+
+    // Copies, and what reaches outside of its buffer.
+    let mut command = raw::command(&endpoint, Operation::Write, myself);
+    (command.address, command.key, command.context) = (region.address(), region.key(), 20);
+    raw::post_copy(&endpoint, &command, &7u64.to_le_bytes()).unwrap();
+    assert_eq!(next().context, 20);
+    assert_eq!(region.load_u64(0).unwrap(), 7);
+    (command.offset, command.length) = (4, 8);
+    let refused = raw::post(&endpoint, &command, Some(vec![0; 8].into())).unwrap_err();
+    assert!(matches!(refused.error, weft::Error::Post(weft::PostError::BadBuffer)));
+    assert_eq!(refused.buffer.unwrap().len(), 8);
+}
