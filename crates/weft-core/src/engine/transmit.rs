@@ -74,8 +74,6 @@ enum Pick {
     Probe,
 }
 
-/// Commands begun that are looked at for one that may go on.
-const STARTED_LOOKS: usize = 64;
 /// An answer without payload, as an entry of a bundle.
 const ANSWER_BYTES: usize = crate::packet::TRANSPORT_BYTES + 24;
 
