@@ -77,6 +77,9 @@ enum Pick {
 /// An answer without payload, as an entry of a bundle.
 const ANSWER_BYTES: usize = crate::packet::TRANSPORT_BYTES + 24;
 
+/// Begun commands that are looked at for one that may go on.
+const STARTED_LOOKS: usize = 64;
+
 /// The classes of P-2.3.
 const CLASS_CONTROL: u8 = 0;
 const CLASS_EAGER: u8 = 1;
