@@ -247,7 +247,7 @@ impl Core {
             if self.sent == self.filled {
                 (self.sent, self.filled) = (0, 0);
                 for transmit in &mut self.transmits {
-                    if !self.engine.poll_transmit(now, transmit) {
+                    if !self.engine.has_output(now) || !self.engine.poll_transmit(now, transmit) {
                         break;
                     }
                     self.filled += 1;

@@ -90,6 +90,8 @@ impl<M: Memory> Engine<M> {
     /// Fills `transmit` with what is to be sent next. False: nothing.
     pub fn poll_transmit(&mut self, now: Time, transmit: &mut Transmit) -> bool {
         self.clock = now;
+        // Whoever calls goes on until there is nothing.
+        self.urgent = false;
         transmit.bytes.clear();
         transmit.pieces.clear();
         transmit.segment_bytes = 0;
@@ -105,8 +107,12 @@ impl<M: Memory> Engine<M> {
                     tracker.ticket_psn = tracker.next();
                 }
                 if self.transmit_requests(now, index, transmit) {
-                    // There may be more; others come first.
-                    self.make_ready(index);
+                    // If there is more, others come first.
+                    if self.trackers.get(index).is_some_and(Tracker::has_more) {
+                        self.make_ready(index);
+                    } else {
+                        self.schedule(now, index);
+                    }
                     return true;
                 }
                 self.schedule(now, index);
@@ -127,8 +133,18 @@ impl<M: Memory> Engine<M> {
         if !self.answers.is_empty() && self.transmit_answers(now, transmit) {
             return true;
         }
-        self.urgent = false;
         false
+    }
+
+    /// Whether [`Engine::poll_transmit`] has anything to look at. False is certain, and then it need not be called.
+    #[inline]
+    pub fn has_output(&self, now: Time) -> bool {
+        let due = self.acks_later.front().is_some_and(|(due, _)| *due <= now);
+        due || !(self.answers.is_empty()
+            && self.acks_now.is_empty()
+            && self.ready.is_empty()
+            && self.responses.is_empty()
+            && self.datagrams.is_empty())
     }
 
     // ------------------------------------------------------------------ answers

@@ -196,6 +196,12 @@ impl Tracker {
             && !self.probe_wanted
     }
 
+    /// Whether there may be something to send.
+    pub(crate) fn has_more(&self) -> bool {
+        let nothing = self.queue.is_empty() && self.started.is_empty() && self.reissue.is_empty();
+        !nothing || self.lost > 0 || self.probe_wanted
+    }
+
     /// Marks a packet as settled and moves the base. Returns what it was.
     pub(crate) fn settle(&mut self, psn: u64) -> Option<Sent> {
         let sent = self.get_mut(psn)?;

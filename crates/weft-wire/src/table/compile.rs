@@ -318,6 +318,7 @@ impl<'a> Compiler<'a> {
             fields: self.fields(laid, opcode)?,
             bytes_template: Box::default(),
             stores: Box::default(),
+            bits: Box::default(),
             inserts: Box::default(),
             room: Box::default(),
             computed: Box::default(),
@@ -603,8 +604,11 @@ impl<'a> Compiler<'a> {
         }
         let slots = room.into_iter().filter_map(|(number, bits)| Some((Slot::from_number(number)?, bits)));
         control.room = slots.collect();
+        // Later fields may share bytes with earlier ones, so only what stands alone leaves the list.
         let (stores, rest): (Vec<_>, Vec<_>) = inserts.into_iter().partition(|insert| insert.as_store().is_some());
+        let (bits, rest): (Vec<_>, Vec<_>) = rest.into_iter().partition(|insert| insert.as_bit_store().is_some());
         control.stores = stores.iter().filter_map(SlotExtract::as_store).collect();
+        control.bits = bits.iter().filter_map(SlotExtract::as_bit_store).collect();
         control.inserts = rest.into_boxed_slice();
         control.computed = computed.into_boxed_slice();
         Ok(())

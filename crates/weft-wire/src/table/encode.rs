@@ -4,7 +4,7 @@ use core::fmt;
 
 use super::expression::Inputs;
 use super::extract::Extract;
-use super::{Control, OpcodeId, Outer, Protocol, ProtocolId, SlotExtract, Store, Tables};
+use super::{BitStore, Control, OpcodeId, Outer, Protocol, ProtocolId, SlotExtract, Store, Tables};
 use crate::command::{Command, KIND_BITS};
 use crate::limits::FIELDS_PER_OPCODE_MAX;
 
@@ -95,13 +95,8 @@ impl Tables {
         let Some(headers) = out.get_mut(..header_length) else {
             return Err(EncodeError::NoRoom { needed: header_length, have });
         };
-        let mut window: Window = [0; 256 + 8];
-        let Some(made) = window.get_mut(..header_length) else { return Err(EncodeError::TooLong) };
-        made.copy_from_slice(&control.bytes_template);
-        control.insert(command, &mut window);
-        if let Some(made) = window.get(..header_length) {
-            headers.copy_from_slice(made);
-        }
+        headers.copy_from_slice(&control.bytes_template);
+        control.insert(command, headers);
         let mut pad = 0;
         if !control.computed.is_empty() || !matches!(control.pad, super::Pad::None) {
             let mut inputs = Inputs {
@@ -348,33 +343,61 @@ impl Protocol {
 }
 
 impl SlotExtract {
-    /// The same as a mask and two shifts, unless the field is little-endian.
+    /// The same as whole bytes, if it is.
     pub(super) fn as_store(&self) -> Option<Store> {
         let Extract { offset, left, right, little } = self.extract;
-        let store = Store { mask: self.extract.max(), slot: self.slot, up: self.up, left: right - left, offset };
-        (!little).then_some(store)
+        let whole = (left | right) & 7 == 0 && !little && self.up == 0;
+        let bytes = (64 - right) / 8;
+        (whole && bytes.is_power_of_two()).then_some(Store { offset: offset + left / 8, bytes, slot: self.slot })
+    }
+
+    /// The same as one bit, if it is.
+    pub(super) fn as_bit_store(&self) -> Option<BitStore> {
+        let Extract { offset, left, right, little } = self.extract;
+        let mask = 0x80 >> (left % 8);
+        (right == 63 && !little).then_some(BitStore { slot: self.slot, up: self.up, offset: offset + left / 8, mask })
     }
 }
 
-/// Headers in the making: as long as any, and a window more, so that no store needs a bounds check.
-type Window = [u8; 256 + 8];
-
 impl Control {
-    /// Slots into the headers' template, which has zeros where they go.
+    /// Slots into the headers' template, which has zeros where they go. Whole bytes are written without being read: reading
+    /// back what was just written in other pieces would stall the processor at every field.
     #[inline]
-    #[expect(
-        clippy::indexing_slicing,
-        reason = "an offset of eight bits and eight bytes more lie inside of the window"
-    )]
-    fn insert(&self, command: &Command, headers: &mut Window) {
+    fn insert(&self, command: &Command, headers: &mut [u8]) {
+        let slot = |number: u8| command.slots.get(usize::from(number)).copied().unwrap_or(0);
         for store in &*self.stores {
-            let value = command.slots[usize::from(store.slot) % command.slots.len()] >> (store.up & 63) & store.mask;
-            let place = &mut headers[usize::from(store.offset)..usize::from(store.offset) + 8];
-            if let Some(place) = place.first_chunk_mut() {
-                *place = (u64::from_be_bytes(*place) | value << (store.left & 63)).to_be_bytes();
+            let value = slot(store.slot);
+            let place = headers.get_mut(usize::from(store.offset)..).unwrap_or(&mut []);
+            match store.bytes {
+                1 => {
+                    if let Some(place) = place.first_mut() {
+                        *place = value as u8;
+                    }
+                }
+                2 => {
+                    if let Some(place) = place.first_chunk_mut() {
+                        *place = (value as u16).to_be_bytes();
+                    }
+                }
+                4 => {
+                    if let Some(place) = place.first_chunk_mut() {
+                        *place = (value as u32).to_be_bytes();
+                    }
+                }
+                _ => {
+                    if let Some(place) = place.first_chunk_mut() {
+                        *place = value.to_be_bytes();
+                    }
+                }
             }
         }
-        let slot = |number: u8| command.slots.get(usize::from(number)).copied().unwrap_or(0);
+        for bit in &*self.bits {
+            if slot(bit.slot) >> (bit.up & 63) & 1 != 0
+                && let Some(place) = headers.get_mut(usize::from(bit.offset))
+            {
+                *place |= bit.mask;
+            }
+        }
         for insert in &*self.inserts {
             let value = slot(insert.slot) >> (insert.up & 63);
             // What is zero is there already.

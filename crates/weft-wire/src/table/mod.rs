@@ -223,14 +223,21 @@ struct SlotExtract {
     up: u8,
 }
 
-/// A slot into a field: the bits that count, and where they go in a window of eight bytes.
+/// A slot into a field of 1, 2, 4 or 8 whole bytes, most significant first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Store {
-    mask: u64,
+    offset: u8,
+    bytes: u8,
+    slot: u8,
+}
+
+/// A bit of a slot into a bit of a byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct BitStore {
     slot: u8,
     up: u8,
-    left: u8,
     offset: u8,
+    mask: u8,
 }
 
 /// `field == constant`, as a masked comparison.
@@ -273,8 +280,9 @@ struct Control {
 
     // What encoding reads.
     bytes_template: Box<[u8]>,
-    /// Slots that go into big-endian fields, and those that go elsewhere.
+    /// Slots that fill whole bytes, those that set one bit, and all others.
     stores: Box<[Store]>,
+    bits: Box<[BitStore]>,
     inserts: Box<[SlotExtract]>,
     /// For each slot that is inserted, the bits that its fields can hold.
     room: Box<[(Slot, u64)]>,
