@@ -112,6 +112,8 @@ impl<M: Memory> Engine<M> {
                         self.make_ready(index);
                     } else {
                         self.schedule(now, index);
+                        // A PROBE that was owed may have been the last thing.
+                        self.free_tracker_if_done(index);
                     }
                     return true;
                 }
