@@ -107,6 +107,15 @@ fn checks(workspace: &mut Workspace, report: &mut Report, advisories: bool) -> R
     })?;
     report.step("no_std proof", || NO_STD_CRATES.iter().try_for_each(|name| bare::build(workspace, name)))?;
     report.step("tests", || run(workspace.cargo("test").args(["--workspace", "--locked"])))?;
+    report.step("simulation, 10,000 seeds", || {
+        // Optimised: the same number takes minutes otherwise.
+        let mut sim = workspace.cargo("run");
+        run(sim.args(["--release", "--locked", "-p", "weft-cli", "--", "sim", "faults", "--seeds", "10000"]))
+    })?;
+    report.step("planted bugs are found", || {
+        let mut plant = workspace.cargo("test");
+        run(plant.args(["--release", "--locked", "-p", "weft-sim", "--features", "plant", "--test", "plant"]))
+    })?;
     report.step("documentation", || {
         let mut doc = workspace.cargo("doc");
         doc.args(["--workspace", "--no-deps", "--locked"]).env("RUSTDOCFLAGS", "-D warnings");
