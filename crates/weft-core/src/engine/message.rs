@@ -442,7 +442,7 @@ impl<M: Memory> Engine<M> {
         };
         let number = command.message() as u32;
         let several = !rendezvous && (input.payload.len() as u64) < command.length();
-        let key = self.message_key(input, number);
+        let key = if several { self.message_key(input, number) } else { 0 };
         if several && let Some(transaction) = self.transactions.by_key(key) {
             return self.place_more(input, transaction, &envelope);
         }

@@ -219,6 +219,10 @@ impl Tracker {
             self.sent.pop_front();
             self.base += 1;
         }
+        if self.sent.is_empty() {
+            // The answers came by themselves: nobody needs to be asked.
+            self.unasked = 0;
+        }
         Some(was)
     }
 
