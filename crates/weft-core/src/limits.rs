@@ -16,7 +16,7 @@ pub const LIFE_PSN_MAX: u32 = (1 << 31) - 1;
 /// Commands under way in a node; handle 0 is none.
 pub const HANDLES_MAX: usize = 65_535;
 /// Bytes of a message.
-pub const MESSAGE_LENGTH_MAX_BYTES: u64 = u32::MAX as u64;
+pub const MESSAGE_LENGTH_MAX_BYTES: u64 = u32::MAX as u64 - 1;
 /// How long a request may go without any answer (P-7.12).
 pub const GIVE_UP_US: u64 = 800_000;
 /// The longest that configuration may set it to.

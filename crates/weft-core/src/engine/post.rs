@@ -8,7 +8,7 @@ use crate::atomic::AtomicClass;
 use crate::command::{Command, CommandFlags, EndpointId, Level, Operation, PostError};
 use crate::event::{Completion, CompletionKind, CounterId, Failure, QueueId};
 use crate::hash::Peer;
-use crate::limits::{ATOMIC_MAX_BYTES, LIFE_PSN_MAX, PROBE_LINGER_US, WINDOW_MAX};
+use crate::limits::{ATOMIC_MAX_BYTES, LIFE_PSN_MAX, MESSAGE_LENGTH_MAX_BYTES, PROBE_LINGER_US, WINDOW_MAX};
 use crate::memory::{LocalKey, Memory};
 use crate::packet::{SESSION_BYTES, TRAILER_BYTES, TRANSPORT_BYTES};
 use crate::reliable::congestion::Congestion;
@@ -28,6 +28,10 @@ impl<M: Memory> Engine<M> {
         let datagram = command.operation == Operation::Datagram;
         if datagram != (endpoint.kind == EndpointKind::Datagram) {
             return Err(PostError::NotSupported);
+        }
+        let length = u64::from(command.length);
+        if length > MESSAGE_LENGTH_MAX_BYTES {
+            return Err(PostError::TooLong { length, limit: MESSAGE_LENGTH_MAX_BYTES });
         }
         self.check_operation(command)?;
         self.check_local(command.local, command.offset, u64::from(command.length))?;
