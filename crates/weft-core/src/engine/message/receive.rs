@@ -1,0 +1,318 @@
+//! Receives: posted, matched, cancelled; multi-receive buffers.
+
+use super::*;
+
+impl<M: Memory> Engine<M> {
+    /// Takes a buffer for messages. A message that waits is taken at once.
+    pub fn post_receive(&mut self, now: Time, receive: &Receive) -> Result<(), PostError> {
+        let id = receive.endpoint;
+        let endpoint = self.endpoint(id).ok_or(PostError::NoSuchEndpoint)?;
+        if receive.tagged && endpoint.kind == EndpointKind::Datagram {
+            return Err(PostError::NotSupported);
+        }
+        let posted = if receive.tagged { &endpoint.tagged_posted } else { &endpoint.posted };
+        if posted.len() >= posted.capacity() {
+            return Err(PostError::QueueFull);
+        }
+        self.check_local(receive.local, receive.offset, receive.length)?;
+        let source = match receive.source {
+            Some(peer) => Some(self.addresses.source(peer).ok_or(PostError::NoSuchPeer)?),
+            None => None,
+        };
+        let result = match receive.multi {
+            Some(least) => self.post_multi(now, receive, source, least),
+            None => self.post_single(now, receive, source),
+        };
+        if result.is_ok() {
+            self.grant_credits_of(id);
+        }
+        result
+    }
+
+    pub(super) fn post_single(
+        &mut self,
+        now: Time,
+        receive: &Receive,
+        source: Option<SourceId>,
+    ) -> Result<(), PostError> {
+        let landing = Landing {
+            local: receive.local,
+            offset: receive.offset,
+            room: receive.length,
+            context: receive.context,
+            silent: receive.silent,
+            shared: None,
+        };
+        if let Some(found) = self.find_unexpected(receive, source) {
+            return self.take_unexpected(now, receive, found, landing);
+        }
+        self.enlist(receive, source, None)
+    }
+
+    pub(super) fn post_multi(
+        &mut self,
+        now: Time,
+        receive: &Receive,
+        source: Option<SourceId>,
+        least: u64,
+    ) -> Result<(), PostError> {
+        let shared = Shared { receive: *receive, used: 0, pending: 0, retired: false };
+        if self.find_unexpected(receive, source).is_none() {
+            let index = self.shared.insert(shared);
+            return self.enlist(receive, source, Some(index));
+        }
+        // A place for the return of the buffer, should a message that it must not pass over have to wait.
+        let queue = self.endpoint(receive.endpoint).and_then(|endpoint| endpoint.bindings.receive_queue);
+        if !self.reserve(queue) {
+            return Err(PostError::CompletionQueueFull);
+        }
+        let index = self.shared.insert(shared);
+        let mut taken = false;
+        while let Some(found) = self.find_unexpected(receive, source) {
+            let Some(length) = self.unexpected_length(receive, found) else { break };
+            let Some(shared) = self.shared.get_mut(index) else { break };
+            let used = shared.used;
+            let mut refused = (length > receive.length - used && taken).then_some(PostError::QueueFull);
+            if refused.is_none() {
+                let landing = shared.land(index, length, receive.length);
+                // The last message that it takes gives it back.
+                shared.retired = receive.length - shared.used < least;
+                let last = shared.retired;
+                refused = self.take_unexpected(now, receive, found, landing).err();
+                if refused.is_none() && last {
+                    self.unreserve(queue);
+                    return Ok(());
+                }
+                if refused.is_some()
+                    && let Some(shared) = self.shared.get_mut(index)
+                {
+                    (shared.pending, shared.used, shared.retired) = (shared.pending - 1, used, false);
+                }
+            }
+            if let Some(error) = refused {
+                return self.give_back_shared(index, queue, taken, error);
+            }
+            taken = true;
+        }
+        self.unreserve(queue);
+        self.enlist(receive, source, Some(index))
+    }
+
+    /// A multi-receive buffer cannot take a message that waits: it is not posted, or goes back with what it has got.
+    pub(super) fn give_back_shared(
+        &mut self,
+        index: u32,
+        queue: Option<crate::event::QueueId>,
+        taken: bool,
+        error: PostError,
+    ) -> Result<(), PostError> {
+        let idle = self.shared.get(index).is_none_or(|shared| shared.pending == 0);
+        if taken && idle {
+            self.release_shared(index, queue);
+            return Ok(());
+        }
+        self.unreserve(queue);
+        if taken {
+            self.retire(index);
+            return Ok(());
+        }
+        self.shared.remove(index);
+        Err(error)
+    }
+
+    pub(super) fn enlist(
+        &mut self,
+        receive: &Receive,
+        source: Option<SourceId>,
+        shared: Option<u32>,
+    ) -> Result<(), PostError> {
+        let endpoint = self.endpoint_mut(receive.endpoint).ok_or(PostError::NoSuchEndpoint)?;
+        let (posted, _) = lists(endpoint, receive.tagged);
+        let (tag, ignore) = if receive.tagged { (receive.tag, receive.ignore) } else { (0, 0) };
+        let posted = posted.post(source, tag, ignore, PostedReceive { receive: *receive, shared });
+        posted.map(|_| ()).map_err(|_| PostError::QueueFull)
+    }
+
+    pub(super) fn find_unexpected(&mut self, receive: &Receive, source: Option<SourceId>) -> Option<UnexpectedId> {
+        let (_, unexpected) = lists(self.endpoint_mut(receive.endpoint)?, receive.tagged);
+        let (tag, ignore) = if receive.tagged { (receive.tag, receive.ignore) } else { (0, 0) };
+        unexpected.first(source, tag, ignore)
+    }
+
+    pub(super) fn unexpected_length(&mut self, receive: &Receive, id: UnexpectedId) -> Option<u64> {
+        let (_, unexpected) = lists(self.endpoint_mut(receive.endpoint)?, receive.tagged);
+        unexpected.get(id).map(|message| u64::from(message.envelope.length))
+    }
+
+    /// Gives a waiting message to a receive.
+    pub(super) fn take_unexpected(
+        &mut self,
+        now: Time,
+        receive: &Receive,
+        id: UnexpectedId,
+        landing: Landing,
+    ) -> Result<(), PostError> {
+        let endpoint = self.endpoint(receive.endpoint).ok_or(PostError::NoSuchEndpoint)?;
+        let queue = endpoint.bindings.receive_queue;
+        if !self.entries.has_room(2) {
+            return Err(PostError::QueueFull);
+        }
+        if !self.reserve(queue) {
+            return Err(PostError::CompletionQueueFull);
+        }
+        let taken = self.endpoint_mut(receive.endpoint).and_then(|e| lists(e, receive.tagged).1.remove(id));
+        let Some(message) = taken else {
+            self.unreserve(queue);
+            return Ok(());
+        };
+        self.unexpected_count -= 1;
+        let envelope = message.envelope;
+        let fits = u64::from(envelope.length) <= landing.room;
+        match message.body {
+            Body::Whole(bytes) => {
+                let result = if fits {
+                    let piece = Segment { address: landing.offset, length: bytes.len() as u64 };
+                    let written = write_local(&mut self.memory, landing.local, [piece].into_iter(), &bytes);
+                    written.map_err(|_| Failure::LocalFault)
+                } else {
+                    Err(Failure::Truncated)
+                };
+                self.recycle(bytes);
+                self.complete_receive(&envelope, &landing, result);
+            }
+            Body::Partial(transaction) => {
+                let Some(arriving) = self.messages.get_mut(&transaction) else { return Ok(()) };
+                if fits {
+                    if let Place::Unexpected { landing: waiting, .. } = &mut arriving.place {
+                        *waiting = Some(landing);
+                    }
+                } else {
+                    let place = core::mem::replace(&mut arriving.place, Place::Discard);
+                    if let Place::Unexpected { bytes, .. } = place {
+                        self.recycle(bytes);
+                    }
+                    self.complete_receive(&envelope, &landing, Err(Failure::Truncated));
+                }
+            }
+            Body::Rendezvous { key, address } => self.begin_pull(now, envelope, landing, key, address),
+        }
+        Ok(())
+    }
+
+    pub(super) fn recycle(&mut self, mut bytes: Vec<u8>) {
+        self.unexpected_bytes = self.unexpected_bytes.saturating_sub(bytes.len());
+        if self.spare.len() < SPARE_MAX && bytes.capacity() <= SPARE_MAX_BYTES {
+            bytes.clear();
+            self.spare.push(bytes);
+        }
+    }
+
+    pub(in crate::engine) fn cancel_receive(&mut self, endpoint: EndpointId, context: u64) -> bool {
+        for tagged in [false, true] {
+            let Some(state) = self.endpoint_mut(endpoint) else { return false };
+            let queue = state.bindings.receive_queue;
+            let (posted, _) = lists(state, tagged);
+            let Some(id) = posted.find(|posted| posted.receive.context == context) else { continue };
+            if !self.reserve(queue) {
+                return false;
+            }
+            let removed = self.endpoint_mut(endpoint).and_then(|state| lists(state, tagged).0.remove(id));
+            if let Some(posted) = removed {
+                self.cancelled(endpoint, &posted, Failure::Cancelled);
+            }
+            return true;
+        }
+        false
+    }
+
+    /// Reports a receive that got nothing. A place in the queue is reserved.
+    pub(super) fn cancelled(&mut self, endpoint: EndpointId, posted: &PostedReceive, failure: Failure) {
+        let queue = self.endpoint(endpoint).and_then(|endpoint| endpoint.bindings.receive_queue);
+        let mut local = posted.receive.local;
+        if let Some(index) = posted.shared {
+            match self.shared.get_mut(index) {
+                Some(shared) if shared.pending > 0 => {
+                    shared.retired = true;
+                    local = LocalKey::NONE;
+                }
+                _ => drop(self.shared.remove(index)),
+            }
+        }
+        let kind = if posted.receive.tagged { CompletionKind::TaggedReceive } else { CompletionKind::Receive };
+        let completion = Completion {
+            context: posted.receive.context,
+            kind,
+            result: Err(failure),
+            length: 0,
+            tag: 0,
+            immediate: None,
+            source: None,
+            peer: None,
+            local,
+            results: LocalKey::NONE,
+            offset: 0,
+        };
+        if queue.is_some() {
+            self.push(queue, completion);
+        } else if local != LocalKey::NONE {
+            self.memory.release(local);
+        }
+    }
+
+    /// Everything of an endpoint that receives ends.
+    pub(in crate::engine) fn close_receives(&mut self, now: Time, id: EndpointId) {
+        // Those whose message is being fetched hold places in the queue: they end while it is known which queue that is.
+        let fetching = self
+            .entries
+            .handles()
+            .filter(|(_, entry)| entry.command.operation == Operation::Pull && entry.command.endpoint == id);
+        let fetching: Vec<u16> = fetching.map(|(handle, _)| handle).collect();
+        for handle in fetching {
+            self.finish(now, handle, Err(Failure::Closed));
+        }
+        let arriving: Vec<TransactionId> =
+            self.messages.iter().filter(|(_, message)| message.envelope.endpoint == id).map(|(id, _)| *id).collect();
+        for transaction in arriving {
+            self.abort_message(transaction, Failure::Closed);
+        }
+        let fetching = |entry: &crate::reliable::entry::Entry| {
+            entry.command.operation == Operation::Pull && entry.command.endpoint == id
+        };
+        let pulls: Vec<u16> =
+            self.entries.handles().filter(|(_, entry)| fetching(entry)).map(|(handle, _)| handle).collect();
+        for handle in pulls {
+            self.finish(now, handle, Err(Failure::Closed));
+        }
+        for tagged in [false, true] {
+            loop {
+                let Some(endpoint) = self.endpoint_mut(id) else { return };
+                let queue = endpoint.bindings.receive_queue;
+                let (posted, _) = lists(endpoint, tagged);
+                let Some(posted) = posted.find(|_| true).and_then(|first| posted.remove(first)) else { break };
+                if self.reserve(queue) {
+                    self.cancelled(id, &posted, Failure::Closed);
+                } else if posted.shared.and_then(|index| self.shared.remove(index)).is_none_or(|s| s.pending == 0) {
+                    self.release_local(posted.receive.local);
+                }
+            }
+            loop {
+                let Some(endpoint) = self.endpoint_mut(id) else { return };
+                let number = endpoint.number;
+                let (_, unexpected) = lists(endpoint, tagged);
+                let Some(message) = unexpected.find(|_| true).and_then(|first| unexpected.remove(first)) else { break };
+                self.unexpected_count -= 1;
+                match message.body {
+                    Body::Whole(bytes) => self.recycle(bytes),
+                    Body::Partial(_) => {}
+                    Body::Rendezvous { key, .. } => self.send_done(now, &message.envelope, number, key, NOT_TAKEN),
+                }
+            }
+        }
+    }
+
+    pub(super) fn release_local(&mut self, local: LocalKey) {
+        if local != LocalKey::NONE {
+            self.memory.release(local);
+        }
+    }
+}

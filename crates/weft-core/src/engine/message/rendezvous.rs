@@ -1,0 +1,84 @@
+//! Long messages wait at their sender until they are fetched (P-5.5).
+
+use super::*;
+
+impl<M: Memory> Engine<M> {
+    /// Fetches a message. There is room for the commands that it takes.
+    pub(super) fn begin_pull(&mut self, now: Time, envelope: Envelope, landing: Landing, key: u64, address: u64) {
+        let number = self.endpoint_number(envelope.endpoint).unwrap_or(0);
+        if u64::from(envelope.length) > landing.room {
+            self.send_done(now, &envelope, number, key, landing.room.min(u64::from(envelope.length) - 1));
+            self.complete_receive(&envelope, &landing, Err(Failure::Truncated));
+            return;
+        }
+        if envelope.length == 0 {
+            self.send_done(now, &envelope, number, key, 0);
+            self.complete_receive(&envelope, &landing, Ok(()));
+            return;
+        }
+        let peer = self.addresses.find(self.addresses.source_of(envelope.source)).unwrap_or(PeerId(u32::MAX));
+        let mut command = Command::new(Operation::Pull, envelope.endpoint, peer);
+        command.local = landing.local;
+        command.offset = landing.offset;
+        command.length = envelope.length;
+        command.key = key;
+        command.address = address;
+        let index = self.pulls.insert(Pull { landing, envelope, key });
+        if self.submit(now, command, envelope.source, number, index).is_none() {
+            self.pull_ended(now, index, Err(Failure::Aborted));
+        }
+    }
+
+    pub(in crate::engine) fn pull_ended(&mut self, now: Time, index: u32, result: Result<(), Failure>) {
+        let Some(pull) = self.pulls.remove(index) else { return };
+        let taken = if result.is_ok() { u64::from(pull.envelope.length) } else { NOT_TAKEN };
+        // Who waits for it must hear of the end, unless he has forgotten the message himself.
+        if !matches!(result, Err(Failure::AccessRefused)) {
+            let number = self.endpoint_number(pull.envelope.endpoint).unwrap_or(0);
+            self.send_done(now, &pull.envelope, number, pull.key, taken);
+        }
+        // To a receiver it is all the same: the sender is not there any more, or does not want to.
+        let result = result.map_err(|failure| match failure {
+            Failure::Closed | Failure::LocalFault | Failure::OutcomeUnknown => failure,
+            _ => Failure::Aborted,
+        });
+        self.complete_receive(&pull.envelope, &pull.landing, result);
+    }
+
+    /// Tells the sender of a long message that it is done, and how much of it was taken.
+    pub(super) fn send_done(&mut self, now: Time, envelope: &Envelope, source: u32, key: u64, taken: u64) {
+        let peer = self.addresses.find(self.addresses.source_of(envelope.source)).unwrap_or(PeerId(u32::MAX));
+        let mut command = Command::new(Operation::Done, envelope.endpoint, peer);
+        command.key = key;
+        command.immediate = taken;
+        if self.submit(now, command, envelope.source, source, 0).is_none() {
+            self.dones.push_back((command, envelope.source, source));
+        }
+    }
+
+    /// A command ended: its handle is for a DONE that waits, if one does.
+    pub(in crate::engine) fn send_waiting_done(&mut self, now: Time) {
+        if self.entries.has_room(1)
+            && let Some((command, to, source)) = self.dones.pop_front()
+        {
+            self.submit(now, command, to, source, 0);
+        }
+    }
+
+    /// The target has fetched our message, or does not want it.
+    pub(in crate::engine) fn execute_done(&mut self, input: &RequestIn<'_>) -> Verdict {
+        let command = &input.decoded.command;
+        let handle = command.key() as u16;
+        let entry = self.entries.get(handle).filter(|entry| entry.rendezvous == command.key() && command.key() != 0);
+        let Some(entry) = entry.filter(|entry| entry.to.socket == input.request.from) else {
+            return Verdict::Refused(Status::AccessRefused);
+        };
+        let result = match command.length() {
+            taken if taken == u64::from(entry.command.length) => Ok(()),
+            NOT_TAKEN => Err(Failure::Aborted),
+            _ => Err(Failure::LengthError),
+        };
+        self.finish(input.now, handle, result);
+        Verdict::Accepted
+    }
+}

@@ -1,0 +1,179 @@
+//! How packets become datagrams: bundles of short ones, and segments whose payload stays in memory.
+
+use super::*;
+
+impl<M: Memory> Engine<M> {
+    pub(super) fn session(&self, now: Time, class: u8, bundle: bool) -> SessionHeader {
+        SessionHeader {
+            class,
+            id: self.config.session,
+            sequence: self.sequence,
+            timestamp: now.micros() as u32,
+            bundle,
+        }
+    }
+
+    /// Writes session header and trailer of a bundle. False: there was nothing in it.
+    pub(super) fn end_bundle(
+        &mut self,
+        now: Time,
+        peer: SocketAddr,
+        class: u8,
+        out: &mut Transmit,
+        bundle: Bundle,
+    ) -> bool {
+        if bundle.is_empty() {
+            bundle.cancel(out);
+            return false;
+        }
+        self.sequence += 1;
+        let session = self.session(now, class, bundle.entries > 1);
+        // A packet that stands alone has no length in front of it: the header moves up by that much.
+        let start = if bundle.entries > 1 { 0 } else { ENTRY_LENGTH_BYTES };
+        if let Some(header) = out.bytes.get_mut(start..start + SESSION_BYTES) {
+            header.fill(0);
+            self.codec.write_session(header, &session);
+        }
+        if bundle.entries > 1
+            && let Some(length) = out.bytes.get_mut(SESSION_BYTES..SESSION_BYTES + ENTRY_LENGTH_BYTES)
+        {
+            length.copy_from_slice(&bundle.first.to_be_bytes());
+        }
+        let crc = self.memory.crc32c_bytes(0, out.bytes.get(start..).unwrap_or(&[]));
+        out.bytes.extend_from_slice(&crc.to_le_bytes());
+        out.pieces.push(Piece::Bytes { start: start as u32, length: (out.bytes.len() - start) as u32 });
+        out.to = peer;
+        out.class = class;
+        self.statistics.datagrams_sent += 1;
+        true
+    }
+}
+
+/// A bundle in the making, at the beginning of a transmit's bytes: two bytes for the first entry's length are left free, so
+/// that a lone packet needs no move.
+#[derive(Debug)]
+pub(super) struct Bundle {
+    pub(super) entries: usize,
+    first: u16,
+}
+
+impl Bundle {
+    pub(super) fn begin(out: &mut Transmit) -> Bundle {
+        out.bytes.clear();
+        out.pieces.clear();
+        out.bytes.resize(SESSION_BYTES + ENTRY_LENGTH_BYTES, 0);
+        Bundle { entries: 0, first: 0 }
+    }
+
+    pub(super) fn cancel(self, out: &mut Transmit) {
+        out.bytes.clear();
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries == 0
+    }
+
+    pub(super) fn has_room(&self, out: &Transmit, bytes: usize, limit: usize) -> bool {
+        out.bytes.len() + ENTRY_LENGTH_BYTES + bytes + TRAILER_BYTES <= limit
+    }
+
+    /// Adds a packet with this much payload. `fill` writes its headers, session header included, and the payload behind
+    /// them, and gives the length of the headers. False: it gave none, and nothing was added.
+    pub(super) fn add(
+        &mut self,
+        out: &mut Transmit,
+        payload: usize,
+        fill: impl FnOnce(&mut [u8]) -> Option<usize>,
+    ) -> bool {
+        let before = out.bytes.len();
+        if self.entries > 0 {
+            out.bytes.extend_from_slice(&[0; ENTRY_LENGTH_BYTES]);
+        }
+        // The tables write a session header in front, where the packet before ends: those bytes are put back.
+        let start = out.bytes.len() - SESSION_BYTES;
+        let kept: Option<[u8; SESSION_BYTES]> = out.bytes.last_chunk().copied();
+        out.bytes.resize(start + HEADERS_MAX_BYTES + payload, 0);
+        let headers = out.bytes.get_mut(start..).and_then(fill);
+        if let (Some(place), Some(kept)) = (out.bytes.get_mut(start..start + SESSION_BYTES), kept) {
+            place.copy_from_slice(&kept);
+        }
+        let Some(headers) = headers else {
+            out.bytes.truncate(before);
+            return false;
+        };
+        out.bytes.truncate(start + headers + payload);
+        let length = (headers + payload - SESSION_BYTES) as u16;
+        if self.entries == 0 {
+            self.first = length;
+        } else if let Some(place) = out.bytes.get_mut(before..before + ENTRY_LENGTH_BYTES) {
+            place.copy_from_slice(&length.to_be_bytes());
+        }
+        self.entries += 1;
+        true
+    }
+}
+
+/// Whether a datagram of this length can leave with those before it: all but the last have the same length.
+pub(super) fn has_segment_room(out: &Transmit, total: usize) -> bool {
+    if out.pieces.is_empty() {
+        return true;
+    }
+    let (count, bytes, last) = segments(out);
+    total <= out.segment_bytes
+        && last == out.segment_bytes
+        && count < SEGMENTS_MAX
+        && bytes + total <= TRANSMIT_MAX_BYTES
+}
+
+/// Datagrams, bytes, and length of the last datagram.
+pub(super) fn segments(out: &Transmit) -> (usize, usize, usize) {
+    let bytes: usize = out.pieces.iter().map(piece_length).sum();
+    let size = out.segment_bytes.max(1);
+    let last = bytes % size;
+    (bytes.div_ceil(size), bytes, if last == 0 { size } else { last })
+}
+
+pub(super) fn piece_length(piece: &Piece) -> usize {
+    match piece {
+        Piece::Bytes { length, .. } => *length as usize,
+        Piece::Memory(granted) => granted.length as usize,
+    }
+}
+
+/// Appends one datagram: headers, payload from memory, trailer. On a fault the transmit is as before.
+pub(super) fn append_segment<M: Memory>(
+    memory: &M,
+    out: &mut Transmit,
+    headers: &[u8],
+    length: u32,
+    piece_at: impl Fn(&M, u64, u64) -> Result<crate::memory::Granted, Fault>,
+) -> Result<(), Fault> {
+    let (pieces, start) = (out.pieces.len(), out.bytes.len());
+    out.bytes.extend_from_slice(headers);
+    out.pieces.push(Piece::Bytes { start: start as u32, length: headers.len() as u32 });
+    let mut crc = memory.crc32c_bytes(0, headers);
+    let (mut at, length) = (0, u64::from(length));
+    while at < length {
+        let piece = piece_at(memory, at, length - at).map(|piece| piece.first(length - at));
+        let summed = piece.and_then(|piece| if piece.length == 0 { Err(Fault::OutOfBounds) } else { Ok(piece) });
+        match summed.and_then(|piece| memory.crc32c(crc, piece).map(|crc| (piece, crc))) {
+            Ok((piece, sum)) => {
+                crc = sum;
+                at += piece.length;
+                out.pieces.push(Piece::Memory(piece));
+            }
+            Err(fault) => {
+                out.pieces.truncate(pieces);
+                out.bytes.truncate(start);
+                return Err(fault);
+            }
+        }
+    }
+    let trailer = out.bytes.len() as u32;
+    out.bytes.extend_from_slice(&crc.to_le_bytes());
+    out.pieces.push(Piece::Bytes { start: trailer, length: TRAILER_BYTES as u32 });
+    if pieces == 0 {
+        out.segment_bytes = headers.len() + length as usize + TRAILER_BYTES;
+    }
+    Ok(())
+}
