@@ -133,7 +133,7 @@ fn a_restarted_peer_is_another_one() {
         survivor.next().ok().unwrap();
         assert_eq!(memory.to_vec(0, 65).unwrap(), [[life + 1; 64].as_slice(), &[0]].concat());
         // Something is under way when it dies.
-        survivor.endpoint.send(to_peer, vec![0xee; 200_000]).unwrap();
+        survivor.endpoint.send(to_peer, vec![0xee; 300_000]).unwrap();
         survivor.endpoint.send(to_peer, vec![0xee; 8]).unwrap();
         old.push((to_peer, memory.remote()));
         drop(memory);

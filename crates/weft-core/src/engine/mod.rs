@@ -95,7 +95,7 @@ impl Default for Config {
         Config {
             session: 0,
             mtu_bytes: crate::limits::MTU_MIN_BYTES,
-            eager_max_bytes: 64 << 10,
+            eager_max_bytes: 256 << 10,
             give_up_us: crate::limits::GIVE_UP_US,
             commands_max: 16 << 10,
             lives_max: 4096,

@@ -37,6 +37,9 @@ impl<M: Memory> Engine<M> {
         self.check_local(command.local, command.offset, u64::from(command.length))?;
         // Some entries stay free for what the engine sends itself: the target's side must not starve.
         // Fetching a message takes two of them.
+        if datagram && self.datagrams.len() >= self.config.commands_max {
+            return Err(PostError::QueueFull);
+        }
         if !self.entries.has_room(1 + (self.config.commands_max / 8).max(2)) {
             return Err(PostError::QueueFull);
         }

@@ -120,7 +120,7 @@ pub(crate) fn queue_full(world: &World) {
     let to_b = a.knows(&b);
     let mut taken = 0;
     let refused = loop {
-        match a.endpoint.send(to_b, vec![1; 100_000]) {
+        match a.endpoint.send(to_b, vec![1; 300_000]) {
             Ok(_) => taken += 1,
             Err(refused) => break refused,
         }
@@ -131,7 +131,7 @@ pub(crate) fn queue_full(world: &World) {
     let buffer = refused.buffer.unwrap();
     // It clears when they are done.
     for _ in 0..=taken {
-        b.endpoint.receive(vec![0; 100_000]).unwrap();
+        b.endpoint.receive(vec![0; 300_000]).unwrap();
     }
     world.good(&a);
     let mut again = Some(buffer);
@@ -144,7 +144,7 @@ pub(crate) fn queue_full(world: &World) {
     });
     world.goods(&a, taken);
     for completion in world.goods(&b, taken + 1) {
-        assert_eq!(completion.length, 100_000);
+        assert_eq!(completion.length, 300_000);
     }
 }
 
@@ -187,6 +187,6 @@ pub(crate) fn foreign_queue(world: &World) {
 
 pub(crate) fn too_long_to_inject(world: &World) {
     let (a, _b, to_b, _) = world.pair();
-    let refused = a.endpoint.inject(to_b, &[0; 100_000]).unwrap_err();
-    assert!(matches!(refused.error, Error::Post(PostError::TooLong { length: 100_000, .. })), "{refused}");
+    let refused = a.endpoint.inject(to_b, &[0; 300_000]).unwrap_err();
+    assert!(matches!(refused.error, Error::Post(PostError::TooLong { length: 300_000, .. })), "{refused}");
 }

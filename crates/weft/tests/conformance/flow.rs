@@ -27,9 +27,9 @@ pub(crate) fn a_full_queue_holds_peers_back(world: &World) {
 
 pub(crate) fn levels(world: &World) {
     let (a, b, to_b, _) = world.pair();
-    let memory = b.domain.register(100_000, Access::REMOTE).unwrap();
+    let memory = b.domain.register(300_000, Access::REMOTE).unwrap();
     for level in [Level::Injected, Level::Transmitted, Level::Delivered] {
-        for length in [0usize, 10, 4000, 50_000, 100_000] {
+        for length in [0usize, 10, 4000, 50_000, 300_000] {
             let options = Options { level, ..Default::default() };
             b.endpoint.receive(vec![0; length]).unwrap();
             a.endpoint.send_with(to_b, pattern(1, length), options).unwrap();

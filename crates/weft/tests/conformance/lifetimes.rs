@@ -9,8 +9,8 @@ use crate::support::{World, pattern};
 
 pub(crate) fn scopes_send_and_receive(world: &World) {
     let (a, b, to_b, _) = world.pair();
-    let memory = b.domain.register(pattern(9, 200_000), Access::REMOTE).unwrap();
-    for length in [0usize, 10, 5000, 200_000] {
+    let memory = b.domain.register(pattern(9, 300_000), Access::REMOTE).unwrap();
+    for length in [0usize, 10, 5000, 300_000] {
         let bytes = pattern(1, length);
         let (mut whole, mut read) = (vec![0; length], vec![0; length]);
         let mut parts = [vec![0; length / 3], vec![0; length - length / 3]];
@@ -34,7 +34,7 @@ pub(crate) fn scopes_send_and_receive(world: &World) {
         for completion in world.goods(&a, 4).iter().chain(&world.goods(&b, 2)) {
             assert!(completion.buffer.is_none(), "what was borrowed is with its owner");
         }
-        memory.write(0, &pattern(9, 200_000)).unwrap();
+        memory.write(0, &pattern(9, 300_000)).unwrap();
         assert!(read == pattern(9, length) || length == 0);
     }
 }
@@ -120,10 +120,10 @@ pub(crate) fn closing_an_endpoint_ends_its_operations(world: &World) {
 
 pub(crate) fn dropped_buffers_live_until_they_are_done(world: &World) {
     let (a, b, to_b, _) = world.pair();
-    let shared: std::sync::Arc<[u8]> = pattern(1, 200_000).into();
+    let shared: std::sync::Arc<[u8]> = pattern(1, 300_000).into();
     a.endpoint.send_with(to_b, shared.clone(), Options { silent: true, ..Default::default() }).unwrap();
     assert_eq!(std::sync::Arc::strong_count(&shared), 2);
-    b.endpoint.receive(vec![0; 200_000]).unwrap();
+    b.endpoint.receive(vec![0; 300_000]).unwrap();
     assert!(world.good(&b).into_bytes().unwrap() == *shared);
     world.until("given back", || (std::sync::Arc::strong_count(&shared) == 1).then_some(()));
 }

@@ -75,20 +75,20 @@ pub(crate) fn lists_are_gathered_and_scattered(world: &World) {
     let region = a.domain.register(bytes.clone(), Access::NONE).unwrap();
     for cuts in [vec![0, 1, 1, 5, 1000, 150_000], vec![0, 75_000, 150_000], vec![0, 149_999, 150_000]] {
         let parts = cuts.windows(2).map(|cut| region.buffer(cut[0], cut[1] - cut[0]).unwrap());
-        let rooms = [10, 0, 1500, 64_000, 100_000].map(|length| Buffer::from(vec![0; length]));
+        let rooms = [10, 0, 1500, 64_000, 300_000].map(|length| Buffer::from(vec![0; length]));
         b.endpoint.receive(Vec::from(rooms)).unwrap();
         a.endpoint.send(to_b, parts.collect::<Vec<Buffer>>()).unwrap();
         let received = world.good(&b);
         assert!(received.bytes().unwrap() == bytes);
         let parts = received.buffer.unwrap().into_list().unwrap();
-        assert_eq!(parts.iter().map(Buffer::len).collect::<Vec<_>>(), [10, 0, 1500, 64_000, 100_000]);
+        assert_eq!(parts.iter().map(Buffer::len).collect::<Vec<_>>(), [10, 0, 1500, 64_000, 300_000]);
         world.good(&a);
     }
 }
 
 pub(crate) fn immediate_data_comes_along(world: &World) {
     let (a, b, to_b, _) = world.pair();
-    for (length, immediate) in [(0, 0), (10, u64::MAX), (5000, 7), (200_000, 1 << 40)] {
+    for (length, immediate) in [(0, 0), (10, u64::MAX), (5000, 7), (300_000, 1 << 40)] {
         b.endpoint.receive(vec![0; length]).unwrap();
         let options = Options { immediate: Some(immediate), ..Default::default() };
         a.endpoint.send_with(to_b, pattern(9, length), options).unwrap();
@@ -195,7 +195,7 @@ pub(crate) fn shared_and_static_bytes(world: &World) {
 /// Messages meet receives in the order in which both were posted, whichever is complete first.
 pub(crate) fn long_and_short_mixed_keep_order(world: &World) {
     let (a, b, to_b, _) = world.pair();
-    let lengths = [100_000, 1, 70_000, 0, 2000, 64, 300_000, 8, 1500, 65_536];
+    let lengths = [300_000, 1, 70_000, 0, 2000, 64, 300_000, 8, 1500, 65_536];
     for round in 0..3 {
         for index in 0..lengths.len() {
             let options = ReceiveOptions { context: Some(index as u64), ..Default::default() };

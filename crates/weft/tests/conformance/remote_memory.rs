@@ -40,7 +40,7 @@ pub(crate) fn reads_of_every_length(world: &World) {
 pub(crate) fn immediate_data_follows_the_bytes(world: &World) {
     let (a, b, to_b, to_a) = world.pair();
     let memory = b.domain.register(SIZE, Access::REMOTE_WRITE).unwrap();
-    for (seed, length) in [0, 1, 1000, 5000, 100_000, 1 << 20].into_iter().enumerate() {
+    for (seed, length) in [0, 1, 1000, 5000, 300_000, 1 << 20].into_iter().enumerate() {
         let bytes = pattern(seed as u64, length);
         let options = Options { immediate: Some(seed as u64 | 1 << 63), ..Default::default() };
         a.endpoint.write_with(to_b, memory.remote(), bytes.clone(), options).unwrap();
@@ -67,7 +67,7 @@ pub(crate) fn injected_writes(world: &World) {
 
 pub(crate) fn fences_order_writes(world: &World) {
     let (a, b, to_b, _) = world.pair();
-    let memory = b.domain.register(200_000, Access::REMOTE).unwrap();
+    let memory = b.domain.register(300_000, Access::REMOTE).unwrap();
     let fence = Options { fence: true, level: Level::Delivered, ..Default::default() };
     for round in 1..=20u8 {
         a.endpoint.write(to_b, memory.remote(), vec![round; 150_000]).unwrap();
