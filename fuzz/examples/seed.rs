@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
 
-use weft_fuzz::{capture, definition, frames, graph, protocol, stream, tables};
+use weft_fuzz::{capture, definition, engine, frames, graph, protocol, stream, tables};
 use weft_wire::bundle;
 use weft_wire::capture::{LinkType, Reader, Step, write};
 use weft_wire::command::{Command, Flags, Kind, Slot};
@@ -33,6 +33,7 @@ fn main() {
     definitions(&mut seeds);
     capture_files(&mut seeds);
     streams(&mut seeds);
+    engines(&mut seeds);
     seeds.write();
 }
 
@@ -49,6 +50,7 @@ impl Seeds {
         match target {
             "capture" => capture::run(bytes),
             "definition" => definition::run(bytes),
+            "engine" => engine::run(bytes),
             "frames" => frames::run(bytes),
             "graph" => graph::run(bytes),
             "stream" => stream::run(bytes),
@@ -464,4 +466,29 @@ fn streams(seeds: &mut Seeds) {
     seeds.add("stream", "raw-foreign", &raw(b"GET / HTTP/1.1", b"HTTP/1.1 200 OK"));
     let flood: Vec<u8> = (0..30).flat_map(|i| [i & 2, 1, i, 0xff, 0xff]).collect();
     seeds.add("stream", "flood", &[&[0xff][..], &flood].concat());
+}
+
+/// For each SRDMA opcode: asked for a ticket, then sent twice with one, then as an answer to what the engine sent.
+fn engines(seeds: &mut Seeds) {
+    let (Some(srdma), Some(protocol)) =
+        (tables().find("srdma"), tables().find("srdma").and_then(|id| tables().protocol(id)))
+    else {
+        return;
+    };
+    for opcode in protocol.opcodes() {
+        let mut packet = [0; 300];
+        let command = opcode.command().with(Slot::Length, 8).with(Slot::Message, 1);
+        let command = Command { slots: command.slots.map(|slot| slot) };
+        let Ok(length) = tables().encode(srdma, &command, &[5; 8], &Outer::default(), &mut packet) else { continue };
+        // Without session header and trailer.
+        let Some(body) = packet.get(20..length.saturating_sub(4)) else { continue };
+        let mut input = Vec::new();
+        let first = engine::ENDPOINT | engine::KEY;
+        let second = first | engine::TICKET | engine::PSN;
+        for flags in [first, second, second, second | engine::LATER, engine::ANSWER, engine::ANSWER | engine::LATER] {
+            input.extend_from_slice(&[flags, body.len() as u8]);
+            input.extend_from_slice(body);
+        }
+        seeds.add("engine", opcode.name(), &input);
+    }
 }

@@ -4,11 +4,12 @@
 //! Not panicking is the least. Each module says at its top what must hold for every input that is accepted; a claim
 //! that does not hold is an `assert` that fails, and libFuzzer keeps the input.
 //!
-//! `weft-wire` forbids unsafe code, so that address sanitizer has nothing to find in it. The targets run without it,
+//! `weft-wire` and `weft-core` forbid unsafe code, so that address sanitizer has nothing to find in them. The targets run without it,
 //! five times as fast; integer overflow is still caught, since cargo-fuzz builds with debug assertions.
 
 pub mod capture;
 pub mod definition;
+pub mod engine;
 pub mod frames;
 pub mod graph;
 pub mod oracle;

@@ -22,7 +22,8 @@ Usage: cargo xtask COMMAND
 
   test [--advisories]
       Installs what the checks need, then runs them all and stops at the first that fails: format, clippy, the no_std
-      proof, tests, documentation, licences, and a short run of every fuzz target.
+      proof, tests, 10,000 seeds of the simulation, planted bugs, documentation, licences, and a short run of every fuzz
+      target.
       Debian packages are installed only by root; any other user is told what to install. Cargo tools that are not on
       the PATH are built into target/tools. Fuzz targets need the nightly toolchain.
       --advisories also checks the dependencies against the RustSec database. It is off by default because the

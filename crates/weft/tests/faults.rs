@@ -191,6 +191,75 @@ fn garbage_has_no_effect() {
     assert!(statistics.dropped_damaged + statistics.dropped_foreign > 0, "{statistics:?}");
 }
 
+#[test]
+fn a_flood_of_well_formed_nonsense_has_no_effect() {
+    let fabric = Fabric::new("faults").unwrap();
+    let (a, b) = (Node::new(&fabric), Node::new(&fabric));
+    let to_b = a.domain.addresses().insert(b.endpoint.address()).unwrap();
+    let target = (b.domain.local(), b.endpoint.address().endpoint);
+    let done = AtomicBool::new(false);
+    let (mut messages, mut sent) = (0u64, 0);
+    let took = std::thread::scope(|threads| {
+        let start = Instant::now();
+        let flood = threads.spawn(|| flood(fabric.session_id(), target, &done));
+        let receiver = threads.spawn(|| {
+            let mut expected = 0u64;
+            while !done.load(Ordering::Relaxed) {
+                b.endpoint.receive(vec![0; 8]).unwrap();
+                let Ok(Some(received)) = b.queue.wait(Some(Duration::from_secs(10))) else { break };
+                assert_eq!(received.ok().unwrap().into_bytes().unwrap(), expected.to_le_bytes());
+                expected += 1;
+            }
+        });
+        // Until there was enough of both.
+        while !flood.is_finished() || messages < 1000 {
+            a.endpoint.send(to_b, messages.to_le_bytes().to_vec()).unwrap();
+            a.next().ok().unwrap();
+            messages += 1;
+        }
+        let took = start.elapsed();
+        sent = flood.join().unwrap();
+        done.store(true, Ordering::Relaxed);
+        // The receiver may be waiting for one more.
+        let _ = a.endpoint.send(to_b, messages.to_le_bytes().to_vec());
+        receiver.join().unwrap();
+        took
+    });
+    let (state, statistics) = (b.domain.state(), b.domain.statistics());
+    println!("{sent} datagrams and {messages} messages in {took:?}: {statistics:?}");
+    assert!(statistics.datagrams_received > sent / 10, "the flood arrived: {statistics:?}");
+    assert!(state.lives <= 2 && state.tombstones <= 2, "strangers leave nothing behind: {state:?}");
+    assert_eq!((state.messages, state.unexpected, state.held), (0, 0, 0), "{state:?}");
+}
+
+/// Packets of every opcode with the right session and checksum, and nothing else right, as fast as they go.
+fn flood(session: u32, (to, endpoint): (SocketAddr, u32), done: &AtomicBool) -> u64 {
+    let crc = weft_wire::checksum::Crc::new(weft_wire::checksum::CRC32C).unwrap();
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let mut state = 0x9876_5432_1fed_cba9u64;
+    let mut sent = 0;
+    while sent < 300_000 && !done.load(Ordering::Relaxed) {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let length = 52 + (state >> 33) as usize % 200;
+        let mut datagram: Vec<u8> =
+            (0..length).map(|at| (state.rotate_left(at as u32 % 61) >> 7) as u8 ^ at as u8).collect();
+        // Version 1, unsealed, every fourth a bundle.
+        datagram[0] = if state >> 60 & 3 == 0 { 0x14 } else { 0x10 };
+        datagram[4..8].copy_from_slice(&session.to_be_bytes());
+        datagram[20] = (state >> 20) as u8 & 0x3f;
+        datagram[24..28].copy_from_slice(&endpoint.to_be_bytes());
+        if state >> 57 & 1 == 0 {
+            datagram[44..52].fill(0);
+        }
+        let sum = crc.of(&datagram).to_le_bytes();
+        datagram.extend_from_slice(&sum);
+        // A full buffer on the way is no matter.
+        let _ = socket.send_to(&datagram, to);
+        sent += 1;
+    }
+    sent
+}
+
 /// Passes datagrams on between two sockets, and throws in random ones, and damaged, cut and repeated copies.
 fn disturb(middle: &UdpSocket, at_a: SocketAddr, at_b: SocketAddr, done: &AtomicBool) {
     let mut state = 0x1234_5678_9abc_def1u64;
