@@ -39,9 +39,25 @@ impl<M: Memory> Engine<M> {
         {
             length.copy_from_slice(&bundle.first.to_be_bytes());
         }
-        let crc = self.memory.crc32c_bytes(0, out.bytes.get(start..).unwrap_or(&[]));
+        let mut crc = self.memory.crc32c_bytes(0, out.bytes.get(start..).unwrap_or(&[]));
+        let inside = out.bytes.len();
+        let mut behind = start;
+        if let Some(tail) = bundle.tail {
+            out.pieces.push(Piece::Bytes { start: start as u32, length: (inside - start) as u32 });
+            behind = inside;
+            let piece_at = |memory: &M, at, left| memory.local(tail.local, tail.offset + at, left);
+            match append_memory(&self.memory, out, u64::from(tail.length), crc, piece_at) {
+                Ok(sum) => crc = sum,
+                Err(fault) => {
+                    // Nothing of it goes out: the acknowledgement in front of it is owed again when the peer asks.
+                    out.pieces.clear();
+                    self.local_fault(now, tail.handle, fault);
+                    return false;
+                }
+            }
+        }
         out.bytes.extend_from_slice(&crc.to_le_bytes());
-        out.pieces.push(Piece::Bytes { start: start as u32, length: (out.bytes.len() - start) as u32 });
+        out.pieces.push(Piece::Bytes { start: behind as u32, length: (out.bytes.len() - behind) as u32 });
         out.to = peer;
         out.class = class;
         self.statistics.datagrams_sent += 1;
@@ -55,6 +71,16 @@ impl<M: Memory> Engine<M> {
 pub(super) struct Bundle {
     pub(super) entries: usize,
     first: u16,
+    tail: Option<Tail>,
+}
+
+/// The payload of a bundle's last packet, where it is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tail {
+    pub(super) handle: u16,
+    pub(super) local: LocalKey,
+    pub(super) offset: u64,
+    pub(super) length: u32,
 }
 
 impl Bundle {
@@ -62,7 +88,7 @@ impl Bundle {
         out.bytes.clear();
         out.pieces.clear();
         out.bytes.resize(SESSION_BYTES + ENTRY_LENGTH_BYTES, 0);
-        Bundle { entries: 0, first: 0 }
+        Bundle { entries: 0, first: 0, tail: None }
     }
 
     pub(super) fn cancel(self, out: &mut Transmit) {
@@ -85,6 +111,28 @@ impl Bundle {
         payload: usize,
         fill: impl FnOnce(&mut [u8]) -> Option<usize>,
     ) -> bool {
+        self.add_entry(out, payload, 0, fill)
+    }
+
+    /// Adds a last packet, whose payload stays in memory.
+    pub(super) fn add_tail(
+        &mut self,
+        out: &mut Transmit,
+        tail: Tail,
+        fill: impl FnOnce(&mut [u8]) -> Option<usize>,
+    ) -> bool {
+        let added = self.add_entry(out, 0, tail.length as usize, fill);
+        self.tail = added.then_some(tail);
+        added
+    }
+
+    fn add_entry(
+        &mut self,
+        out: &mut Transmit,
+        payload: usize,
+        outside: usize,
+        fill: impl FnOnce(&mut [u8]) -> Option<usize>,
+    ) -> bool {
         let before = out.bytes.len();
         if self.entries > 0 {
             out.bytes.extend_from_slice(&[0; ENTRY_LENGTH_BYTES]);
@@ -102,7 +150,7 @@ impl Bundle {
             return false;
         };
         out.bytes.truncate(start + headers + payload);
-        let length = (headers + payload - SESSION_BYTES) as u16;
+        let length = (headers + payload + outside - SESSION_BYTES) as u16;
         if self.entries == 0 {
             self.first = length;
         } else if let Some(place) = out.bytes.get_mut(before..before + ENTRY_LENGTH_BYTES) {
@@ -151,24 +199,15 @@ pub(super) fn append_segment<M: Memory>(
     let (pieces, start) = (out.pieces.len(), out.bytes.len());
     out.bytes.extend_from_slice(headers);
     out.pieces.push(Piece::Bytes { start: start as u32, length: headers.len() as u32 });
-    let mut crc = memory.crc32c_bytes(0, headers);
-    let (mut at, length) = (0, u64::from(length));
-    while at < length {
-        let piece = piece_at(memory, at, length - at).map(|piece| piece.first(length - at));
-        let summed = piece.and_then(|piece| if piece.length == 0 { Err(Fault::OutOfBounds) } else { Ok(piece) });
-        match summed.and_then(|piece| memory.crc32c(crc, piece).map(|crc| (piece, crc))) {
-            Ok((piece, sum)) => {
-                crc = sum;
-                at += piece.length;
-                out.pieces.push(Piece::Memory(piece));
-            }
-            Err(fault) => {
-                out.pieces.truncate(pieces);
-                out.bytes.truncate(start);
-                return Err(fault);
-            }
+    let length = u64::from(length);
+    let crc = match append_memory(memory, out, length, memory.crc32c_bytes(0, headers), piece_at) {
+        Ok(crc) => crc,
+        Err(fault) => {
+            out.pieces.truncate(pieces);
+            out.bytes.truncate(start);
+            return Err(fault);
         }
-    }
+    };
     let trailer = out.bytes.len() as u32;
     out.bytes.extend_from_slice(&crc.to_le_bytes());
     out.pieces.push(Piece::Bytes { start: trailer, length: TRAILER_BYTES as u32 });
@@ -176,4 +215,25 @@ pub(super) fn append_segment<M: Memory>(
         out.segment_bytes = headers.len() + length as usize + TRAILER_BYTES;
     }
     Ok(())
+}
+
+/// Appends pieces of memory, and goes on with the CRC over them.
+fn append_memory<M: Memory>(
+    memory: &M,
+    out: &mut Transmit,
+    length: u64,
+    mut crc: u32,
+    piece_at: impl Fn(&M, u64, u64) -> Result<crate::memory::Granted, Fault>,
+) -> Result<u32, Fault> {
+    let mut at = 0;
+    while at < length {
+        let piece = piece_at(memory, at, length - at)?.first(length - at);
+        if piece.length == 0 {
+            return Err(Fault::OutOfBounds);
+        }
+        crc = memory.crc32c(crc, piece)?;
+        at += piece.length;
+        out.pieces.push(Piece::Memory(piece));
+    }
+    Ok(crc)
 }

@@ -27,7 +27,7 @@ use crate::reliable::life::Request;
 use crate::reliable::tracker::{Sent, SentState, Tracker};
 use crate::time::Time;
 
-use frame::{Bundle, append_segment, has_segment_room};
+use frame::{Bundle, Tail, append_segment, has_segment_room};
 
 /// An answer without data that goes out at once.
 #[derive(Clone, Copy, Debug)]
@@ -285,6 +285,9 @@ impl<M: Memory> Engine<M> {
             self.add_pending_ack(now, peer, transmit, &mut bundle, limit);
             return self.end_bundle(now, peer, CLASS_EAGER, transmit, bundle);
         }
+        if self.add_long_behind_ack(now, index, peer, transmit, &mut bundle) {
+            return self.end_bundle(now, peer, CLASS_BULK, transmit, bundle);
+        }
         bundle.cancel(transmit);
         let mut any = false;
         while transmit.bytes.len() < TRANSMIT_MAX_BYTES {
@@ -334,6 +337,33 @@ impl<M: Memory> Engine<M> {
             }
         }
         any
+    }
+
+    /// A long packet takes the acknowledgement along that is owed to its target, where both fit: in an exchange of messages
+    /// it would cost a datagram of its own.
+    fn add_long_behind_ack(
+        &mut self,
+        now: Time,
+        index: u32,
+        peer: SocketAddr,
+        out: &mut Transmit,
+        bundle: &mut Bundle,
+    ) -> bool {
+        let life = self.life_of.get(&Peer(peer)).and_then(|life| self.lives.get(*life));
+        if life.is_none_or(|life| life.ack.is_none()) {
+            return false;
+        }
+        let Some(pick) = self.pick(now, index) else { return false };
+        let Some((handle, offset, length)) = self.measure(index, pick) else { return false };
+        let (Some(entry), Some(tracker)) = (self.entries.get(handle), self.trackers.get(index)) else { return false };
+        let room = ANSWER_BYTES + 2 * ENTRY_LENGTH_BYTES + header_bytes(entry) + length as usize + TRAILER_BYTES;
+        if length <= PIO_MAX_BYTES || entry.is_read() || entry.rendezvous != 0 || room > tracker.mtu as usize {
+            return false;
+        }
+        let (local, offset) = (entry.command.local, entry.command.offset + u64::from(offset));
+        self.add_pending_ack(now, peer, out, bundle, usize::MAX);
+        let tail = Tail { handle, local, offset, length };
+        bundle.add_tail(out, tail, |packet| self.encode_request(now, index, pick, packet)) || !bundle.is_empty()
     }
 
     /// One packet whose payload stays where it is. False: it must wait for another transmit.
