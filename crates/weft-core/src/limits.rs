@@ -104,3 +104,15 @@ pub const VERIFY_MAX_BYTES: u64 = 1 << 20;
 pub const STREAMS_MAX: usize = 256;
 /// Fetching atomics in flight to one target: half of what it keeps results for, since it keeps some until the next request.
 pub const FETCHES_MAX: u32 = REPLAY_RESULTS_MAX as u32 / 2;
+/// How long a tracker with nothing left rests before it is freed, and how many do.
+pub const REST_US: u64 = 1_000;
+/// See [`REST_US`].
+pub const RESTING_MAX: usize = 16;
+/// Buffers of unexpected messages that are kept for the next ones, and how long they may be.
+pub const SPARE_MAX: usize = 256;
+/// See [`SPARE_MAX`].
+pub const SPARE_MAX_BYTES: usize = 16 << 10;
+/// Begun commands that are looked at for one that may go on.
+pub const STARTED_LOOKS: usize = 64;
+/// Packets that a probe timeout sends again, whatever the window says.
+pub const PROBE_PACKETS: usize = 2;

@@ -24,36 +24,13 @@ use weft_wire::header::udp_port;
 use weft_wire::oracle::{self, Checksums};
 use weft_wire::table::{Decoded, Link, OpcodeInfo, Outer, ProtocolId, Tables};
 
+use super::Options;
+
 /// Packets of a stream: more than a branch predictor learns by heart, few enough to stay in the second cache.
 const STREAM_PACKETS: usize = 4096;
 /// Payloads are up to this long: headers are what is measured.
 const PAYLOAD_MAX_BYTES: usize = 64;
-const ROUNDS_DEFAULT: usize = 201;
-
-/// What the command line asks for.
-pub(crate) struct Options {
-    rounds: usize,
-    json: bool,
-}
-
-impl Options {
-    /// Reads `[--rounds N] [--json]`.
-    pub(crate) fn parse(arguments: &[&str]) -> Result<Options, String> {
-        let mut options = Options { rounds: ROUNDS_DEFAULT, json: false };
-        let mut rest = arguments.iter();
-        while let Some(argument) = rest.next() {
-            match *argument {
-                "--json" => options.json = true,
-                "--rounds" => {
-                    let number = rest.next().and_then(|text| text.parse().ok()).filter(|rounds| *rounds > 0);
-                    options.rounds = number.ok_or("`--rounds` takes a number above 0")?;
-                }
-                other => return Err(format!("unknown option `{other}`: there are --rounds N and --json")),
-            }
-        }
-        Ok(options)
-    }
-}
+pub(super) const ROUNDS_DEFAULT: usize = 201;
 
 /// What was measured.
 pub(crate) struct Report {
@@ -452,15 +429,6 @@ impl Row {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn options_are_read() {
-        let options = Options::parse(&["--rounds", "5", "--json"]).unwrap();
-        assert_eq!((options.rounds, options.json), (5, true));
-        for wrong in [&["--rounds"][..], &["--rounds", "0"], &["--fast"]] {
-            assert!(Options::parse(wrong).is_err());
-        }
-    }
 
     #[test]
     fn every_packet_of_every_stream_is_taken_by_both() {

@@ -24,40 +24,17 @@ use weft_core::address::SourceId;
 use weft_core::hash::Keyed;
 use weft_core::matching::{Posted, Unexpected};
 
+use super::Options;
+
 const DEPTHS: [usize; 3] = [10, 1000, 100_000];
 /// Matches of a pass: each entry of the greatest depth once.
 const PASS: usize = 100_000;
 /// Messages of a batch, or as many as wait where those are fewer: what a link gives at once.
 const BATCH: usize = 32;
-const ROUNDS_DEFAULT: usize = 51;
+pub(super) const ROUNDS_DEFAULT: usize = 51;
 const SOURCES: u32 = 64;
 /// Memory that matching uses for an entry: the entry with its item, and its share of the table.
 const ENTRY_BYTES: usize = 64 + 32 / 3;
-
-/// What the command line asks for.
-pub(crate) struct Options {
-    rounds: usize,
-    json: bool,
-}
-
-impl Options {
-    /// Reads `[--rounds N] [--json]`.
-    pub(crate) fn parse(arguments: &[&str]) -> Result<Options, String> {
-        let mut options = Options { rounds: ROUNDS_DEFAULT, json: false };
-        let mut rest = arguments.iter();
-        while let Some(argument) = rest.next() {
-            match *argument {
-                "--json" => options.json = true,
-                "--rounds" => {
-                    let number = rest.next().and_then(|text| text.parse().ok()).filter(|rounds| *rounds > 0);
-                    options.rounds = number.ok_or("`--rounds` takes a number above 0")?;
-                }
-                other => return Err(format!("unknown option `{other}`: there are --rounds N and --json")),
-            }
-        }
-        Ok(options)
-    }
-}
 
 /// What was measured.
 pub(crate) struct Report {
@@ -313,15 +290,6 @@ impl Row {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn options_are_read() {
-        let options = Options::parse(&["--rounds", "5", "--json"]).unwrap();
-        assert_eq!((options.rounds, options.json), (5, true));
-        for wrong in [&["--rounds"][..], &["--rounds", "0"], &["--fast"]] {
-            assert!(Options::parse(wrong).is_err());
-        }
-    }
 
     #[test]
     fn a_report_has_every_depth() {

@@ -46,21 +46,46 @@ To have the peers on Debian: apt-get install libfabric-bin ucx-utils iproute2. f
 it from libfabric's sources and put it on the PATH.
 ";
 
+/// What `weft bench decode` and `weft bench match` can be told.
+pub(crate) struct Options {
+    rounds: usize,
+    json: bool,
+}
+
+impl Options {
+    /// Reads `[--rounds N] [--json]`.
+    fn parse(arguments: &[&str], rounds: usize) -> Result<Options, String> {
+        let mut options = Options { rounds, json: false };
+        let mut rest = arguments.iter();
+        while let Some(argument) = rest.next() {
+            match *argument {
+                "--json" => options.json = true,
+                "--rounds" => {
+                    let number = rest.next().and_then(|text| text.parse().ok()).filter(|rounds| *rounds > 0);
+                    options.rounds = number.ok_or("`--rounds` takes a number above 0")?;
+                }
+                other => return Err(format!("unknown option `{other}`: there are --rounds N and --json")),
+            }
+        }
+        Ok(options)
+    }
+}
+
 /// `weft bench WORDS`.
 pub(crate) fn run(words: &[&str], out: &mut dyn Write) -> Result<(), Failure> {
     match words {
         ["match", rest @ ..] => {
-            let options = matching::Options::parse(rest).map_err(Failure::Usage)?;
+            let options = Options::parse(rest, matching::ROUNDS_DEFAULT).map_err(Failure::Usage)?;
             let report = matching::measure(&options).map_err(Failure::Told)?;
             Ok(report.write(&options, out)?)
         }
         ["decode", rest @ ..] => {
-            let options = decode::Options::parse(rest).map_err(Failure::Usage)?;
+            let options = Options::parse(rest, decode::ROUNDS_DEFAULT).map_err(Failure::Usage)?;
             let report = decode::decode(&options).map_err(Failure::Told)?;
             Ok(report.write(&options, out)?)
         }
         [test, rest @ ..] if job::Test::from_name(test).is_some() => net::run(test, rest, out),
-        _ => Err(Failure::Usage("bench decode, lat, bw or rate; `weft bench --help` says more".to_string())),
+        _ => Err(Failure::Usage("bench decode, match, lat, bw or rate; `weft bench --help` says more".to_string())),
     }
 }
 
@@ -70,5 +95,20 @@ pub(crate) fn child(words: &[&str], out: &mut dyn Write) -> Option<Result<(), Fa
         [node::COMMAND, rest @ ..] => Some(node::run(rest, out)),
         [place::JANITOR, names @ ..] => Some(place::clean_up_when_left(names)),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_read() {
+        let options = Options::parse(&["--rounds", "5", "--json"], 9).unwrap();
+        assert_eq!((options.rounds, options.json), (5, true));
+        assert_eq!(Options::parse(&[], 9).unwrap().rounds, 9);
+        for wrong in [&["--rounds"][..], &["--rounds", "0"], &["--fast"]] {
+            assert!(Options::parse(wrong, 9).is_err());
+        }
     }
 }

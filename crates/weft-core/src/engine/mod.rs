@@ -269,7 +269,6 @@ pub struct Engine<M> {
     dones: VecDeque<(Command, Address, u32)>,
     shared: Slab<Shared>,
     unexpected_bytes: usize,
-    unexpected_count: usize,
     /// Buffers of unexpected messages, to be used again.
     spare: Vec<Vec<u8>>,
 
@@ -333,7 +332,6 @@ impl<M: Memory> Engine<M> {
             dones: VecDeque::new(),
             shared: Slab::new(),
             unexpected_bytes: 0,
-            unexpected_count: 0,
             spare: Vec::new(),
             sequence: random.next_u64() >> 2,
             config,

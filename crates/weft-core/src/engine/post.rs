@@ -8,7 +8,9 @@ use crate::atomic::AtomicClass;
 use crate::command::{Command, CommandFlags, EndpointId, Level, Operation, PostError};
 use crate::event::{Completion, CompletionKind, CounterId, Failure, QueueId};
 use crate::hash::Peer;
-use crate::limits::{ATOMIC_MAX_BYTES, LIFE_PSN_MAX, MESSAGE_LENGTH_MAX_BYTES, PROBE_LINGER_US, WINDOW_MAX};
+use crate::limits::{
+    ATOMIC_MAX_BYTES, LIFE_PSN_MAX, MESSAGE_LENGTH_MAX_BYTES, PROBE_LINGER_US, REST_US, RESTING_MAX, WINDOW_MAX,
+};
 use crate::memory::{LocalKey, Memory};
 use crate::packet::{SESSION_BYTES, TRAILER_BYTES, TRANSPORT_BYTES};
 use crate::reliable::congestion::Congestion;
@@ -414,9 +416,6 @@ impl<M: Memory> Engine<M> {
     }
 }
 
-/// How long a tracker rests before it is freed, and how many do.
-const REST_US: u64 = 1_000;
-const RESTING_MAX: usize = 16;
 /// Psns of one life, less room for what is in flight.
 const LIFE_ENDS: u64 = LIFE_PSN_MAX as u64 - 4 * WINDOW_MAX as u64;
 /// Headers of a datagram with immediate data.

@@ -2,13 +2,10 @@
 //! held too long, and forgetting.
 
 use super::Engine;
-use crate::limits::{KEEP_ALIVE_US, MESSAGE_IDLE_US, ORDER_HOLD_US, PROBE_LINGER_US, RETAIN_US};
+use crate::limits::{KEEP_ALIVE_US, MESSAGE_IDLE_US, ORDER_HOLD_US, PROBE_LINGER_US, PROBE_PACKETS, RETAIN_US};
 use crate::memory::Memory;
 use crate::reliable::tracker::{SentState, Tracker};
 use crate::time::Time;
-
-/// Packets that a probe timeout sends again, whatever the window says.
-const PROBE_PACKETS: usize = 2;
 
 impl<M: Memory> Engine<M> {
     /// Does what is due.

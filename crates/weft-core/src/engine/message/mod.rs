@@ -17,7 +17,7 @@ use super::{Arrived, Endpoint, EndpointKind, Engine};
 use crate::address::{Address, PeerId, SourceId};
 use crate::command::{Command, EndpointId, Operation, PostError, Receive};
 use crate::event::{Completion, CompletionKind, Failure};
-use crate::limits::REFUSED_MAX;
+use crate::limits::{REFUSED_MAX, SPARE_MAX, SPARE_MAX_BYTES};
 use crate::matching::{Posted, Unexpected, UnexpectedId};
 use crate::memory::{Access, Fault, LocalKey, Memory};
 use crate::packet::Status;
@@ -338,7 +338,6 @@ impl<M: Memory> Engine<M> {
         if rendezvous {
             let body = Body::Rendezvous { key: command.key(), address: command.address() };
             unexpected.push(source, envelope.tag, UnexpectedMessage { envelope, body }).ok()?;
-            self.unexpected_count += 1;
             return Some(Verdict::Accepted);
         }
         if several {
@@ -354,7 +353,6 @@ impl<M: Memory> Engine<M> {
             let (_, unexpected) = lists(self.endpoint_mut(envelope.endpoint)?, envelope.tagged);
             let id = unexpected.push(source, envelope.tag, UnexpectedMessage { envelope, body }).ok()?;
             self.unexpected_bytes += length;
-            self.unexpected_count += 1;
             return Some(self.begin_message(input, key, envelope, Place::Unexpected { bytes, id, landing: None }));
         }
         let mut bytes = self.spare.pop().unwrap_or_default();
@@ -362,7 +360,6 @@ impl<M: Memory> Engine<M> {
         let (_, unexpected) = lists(self.endpoint_mut(envelope.endpoint)?, envelope.tagged);
         unexpected.push(source, envelope.tag, UnexpectedMessage { envelope, body: Body::Whole(bytes) }).ok()?;
         self.unexpected_bytes += length;
-        self.unexpected_count += 1;
         Some(Verdict::Accepted)
     }
 
@@ -410,9 +407,7 @@ impl<M: Memory> Engine<M> {
 
     fn forget_unexpected(&mut self, envelope: &Envelope, id: UnexpectedId) {
         let removed = self.endpoint_mut(envelope.endpoint).and_then(|e| lists(e, envelope.tagged).1.remove(id));
-        if removed.is_some() {
-            self.unexpected_count -= 1;
-        }
+        if removed.is_some() {}
     }
 
     /// A packet of a message that is arriving.
@@ -618,10 +613,6 @@ enum Matched {
 
 /// What DONE tells instead of the bytes taken when the message is given up: a message of no bytes can be taken too.
 const NOT_TAKEN: u64 = u32::MAX as u64;
-
-/// Buffers of unexpected messages that are kept for the next ones, and how long they may be.
-const SPARE_MAX: usize = 256;
-const SPARE_MAX_BYTES: usize = 16 << 10;
 
 fn lists(endpoint: &mut Endpoint, tagged: bool) -> (&mut Posted<PostedReceive>, &mut Unexpected<UnexpectedMessage>) {
     if tagged {

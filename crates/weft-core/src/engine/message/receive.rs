@@ -165,7 +165,6 @@ impl<M: Memory> Engine<M> {
             self.unreserve(queue);
             return Ok(());
         };
-        self.unexpected_count -= 1;
         let envelope = message.envelope;
         let fits = u64::from(envelope.length) <= landing.room;
         match message.body {
@@ -300,7 +299,6 @@ impl<M: Memory> Engine<M> {
                 let number = endpoint.number;
                 let (_, unexpected) = lists(endpoint, tagged);
                 let Some(message) = unexpected.find(|_| true).and_then(|first| unexpected.remove(first)) else { break };
-                self.unexpected_count -= 1;
                 match message.body {
                     Body::Whole(bytes) => self.recycle(bytes),
                     Body::Partial(_) => {}

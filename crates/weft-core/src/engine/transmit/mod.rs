@@ -16,7 +16,9 @@ use crate::address::Address;
 use crate::command::{Command, CommandFlags, Operation};
 use crate::event::Failure;
 use crate::hash::Peer;
-use crate::limits::{ACK_EVERY, BUNDLE_MAX_BYTES, FETCHES_MAX, PIO_MAX_BYTES, SEGMENTS_MAX, TRANSMIT_MAX_BYTES};
+use crate::limits::{
+    ACK_EVERY, BUNDLE_MAX_BYTES, FETCHES_MAX, PIO_MAX_BYTES, SEGMENTS_MAX, STARTED_LOOKS, TRANSMIT_MAX_BYTES,
+};
 use crate::memory::{Access, Fault, LocalKey, Memory};
 use crate::packet::{
     ENTRY_LENGTH_BYTES, HEADERS_MAX_BYTES, Reliability, SESSION_BYTES, SessionHeader, Status, TRAILER_BYTES, UNORDERED,
@@ -81,9 +83,6 @@ enum Pick {
 
 /// An answer without payload, as an entry of a bundle.
 const ANSWER_BYTES: usize = crate::packet::TRANSPORT_BYTES + 24;
-
-/// Begun commands that are looked at for one that may go on.
-const STARTED_LOOKS: usize = 64;
 
 /// The classes of P-2.3.
 const CLASS_CONTROL: u8 = 0;
