@@ -230,7 +230,7 @@ fn wrong_words_get_usage() {
         (&["decode", "a", "--protocols"], "--protocols takes a value"),
         (&["protocol"], "protocol list, show NAME or check FILE"),
         (&["encode", "roce-v2"], "names of a protocol and an opcode"),
-        (&["bench"], "bench decode, lat, bw or rate"),
+        (&["bench"], "bench decode, match, lat, bw or rate"),
         (&["bench", "lat", "--sizes", "x"], "`x` is no size"),
         (&["bench", "bw", "--op", "swim"], "--op takes send, tagged, write, read or atomic"),
         (&["bench-node", "weft"], "is for `weft bench` alone"),
