@@ -11,7 +11,7 @@ use crate::buffer::Buffer;
 use crate::keys::Keys;
 use crate::limits::{INJECT_MAX_BYTES, INJECT_POOL_MAX, LOCAL_BUFFERS_MAX, LOCAL_SLOT_BITS};
 use crate::region::{Addressing, MemoryRegion, Region, RegisterError};
-use crate::segment::Segment;
+use crate::segment::{Segment, SegmentMut};
 use crate::{copy, crc};
 
 const LOCAL_SLOT_MASK: u32 = (1 << LOCAL_SLOT_BITS) - 1;
@@ -135,6 +135,31 @@ impl HostMemory {
     pub fn segment(&self, of: Granted) -> Result<Segment<'_>, Fault> {
         let pointer = self.resolve(of, Access::REMOTE_READ)?;
         Ok(Segment::new(pointer, of.length as usize))
+    }
+
+    /// Copies a piece out, into memory that is shared with another process.
+    #[inline]
+    pub fn copy_out(&self, from: Granted, into: SegmentMut<'_>) -> Result<(), Fault> {
+        let pointer = self.resolve(from, Access::REMOTE_READ)?;
+        if from.length != into.len() as u64 {
+            return Err(Fault::OutOfBounds);
+        }
+        // SAFETY: `resolve` checked that this many bytes are there; shared memory is never registered or attached.
+        unsafe { copy::copy(into.as_ptr(), pointer, into.len()) };
+        Ok(())
+    }
+
+    /// Copies into a piece, from memory that is shared with another process.
+    #[inline]
+    pub fn copy_in(&mut self, to: Granted, from: Segment<'_>) -> Result<(), Fault> {
+        let pointer = self.resolve(to, Access::REMOTE_WRITE)?;
+        if to.length != from.len() as u64 {
+            return Err(Fault::OutOfBounds);
+        }
+        // SAFETY: `resolve` checked that this many bytes are there and may be written; shared memory is never registered
+        // or attached.
+        unsafe { copy::copy(pointer, from.as_iovec().iov_base.cast(), from.len()) };
+        Ok(())
     }
 
     #[inline]

@@ -2,6 +2,8 @@
 
 use std::marker::PhantomData;
 
+use crate::copy;
+
 /// Bytes to be sent: an `iovec` that cannot outlive what it points into.
 ///
 /// Made by [`HostMemory::segment`](crate::HostMemory::segment), and lives as long as the borrow: meanwhile nothing can be
@@ -29,6 +31,33 @@ impl<'a> Segment<'a> {
     #[must_use]
     pub fn from_slice(bytes: &'a [u8]) -> Segment<'a> {
         Segment::new(bytes.as_ptr().cast_mut(), bytes.len())
+    }
+
+    /// Bytes that others may write at the same time, as in memory that is shared with another process.
+    ///
+    /// # Safety
+    /// The bytes can be read during `'a`, and no reference of Rust is to them.
+    #[must_use]
+    pub unsafe fn from_raw(pointer: *const u8, length: usize) -> Segment<'a> {
+        Segment::new(pointer.cast_mut(), length)
+    }
+
+    /// Copies all of it out; false: `into` has another length.
+    #[must_use]
+    pub fn copy_to(&self, into: &mut [u8]) -> bool {
+        if into.len() != self.len() {
+            return false;
+        }
+        // SAFETY: whoever made the segment promised that the bytes can be read; `into` is a place of its own.
+        unsafe { copy::copy(into.as_mut_ptr(), self.iovec.iov_base.cast(), self.len()) };
+        true
+    }
+
+    /// Some of it; `None`: it has not as many.
+    #[must_use]
+    pub fn part(&self, offset: usize, length: usize) -> Option<Segment<'a>> {
+        let end = offset.checked_add(length)?;
+        (end <= self.len()).then(|| Segment::new(self.iovec.iov_base.cast::<u8>().wrapping_add(offset), length))
     }
 
     /// The caller sees to it that the bytes can be read during `'a`.
@@ -66,5 +95,67 @@ impl<'a> Segment<'a> {
 impl std::fmt::Debug for Segment<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Segment({} bytes at {:?})", self.iovec.iov_len, self.iovec.iov_base)
+    }
+}
+
+/// Room for bytes in memory that is shared with another process. What is written there is only ever copied to, never
+/// seen through a reference.
+pub struct SegmentMut<'a> {
+    pointer: *mut u8,
+    length: usize,
+    memory: PhantomData<&'a mut [u8]>,
+}
+
+impl<'a> SegmentMut<'a> {
+    /// Room that others may read and write at the same time.
+    ///
+    /// # Safety
+    /// The bytes can be written during `'a`, and no reference of Rust is to them.
+    #[must_use]
+    pub unsafe fn from_raw(pointer: *mut u8, length: usize) -> SegmentMut<'a> {
+        SegmentMut { pointer, length, memory: PhantomData }
+    }
+
+    /// Bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// Where it is, for those who copy in other ways.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.pointer
+    }
+
+    /// Fills all of it; false: `bytes` has another length.
+    #[must_use]
+    pub fn copy_from(&mut self, bytes: &[u8]) -> bool {
+        if bytes.len() != self.length {
+            return false;
+        }
+        // SAFETY: whoever made it promised that the bytes can be written; `bytes` is another place.
+        unsafe { copy::copy(self.pointer, bytes.as_ptr(), self.length) };
+        true
+    }
+
+    /// The first `length` bytes, and the rest; `None`: it has not as many.
+    #[must_use]
+    pub fn split_at(self, length: usize) -> Option<(SegmentMut<'a>, SegmentMut<'a>)> {
+        let rest = self.length.checked_sub(length)?;
+        let behind = SegmentMut { pointer: self.pointer.wrapping_add(length), length: rest, memory: PhantomData };
+        Some((SegmentMut { length, ..self }, behind))
+    }
+}
+
+impl std::fmt::Debug for SegmentMut<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SegmentMut({} bytes at {:?})", self.length, self.pointer)
     }
 }

@@ -1,0 +1,255 @@
+//! Memory of devices: one table of operations for each kind.
+//!
+//! Everything that touches memory that is not the host's goes through [`Operations`]. A kind whose library is not there
+//! is absent, with the reason ([`operations`]); nothing else changes. Read [`Operations`] first.
+
+use std::fmt;
+use std::os::fd::OwnedFd;
+
+mod system;
+
+/// Kinds of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Kind {
+    /// The host's.
+    System = 0,
+    /// A device made of host memory that faults when it is touched other than through its operations.
+    Emulated = 1,
+    /// NVIDIA, through the driver's `libcuda.so.1`.
+    Cuda = 2,
+    /// AMD, through `libhsa-runtime64.so.1`.
+    Rocm = 3,
+    /// Intel, through `libze_loader.so.1`.
+    LevelZero = 4,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Kind; 5] = [Kind::System, Kind::Emulated, Kind::Cuda, Kind::Rocm, Kind::LevelZero];
+
+    /// The kind of a number, as it came from elsewhere.
+    #[must_use]
+    pub fn from_number(number: u8) -> Option<Kind> {
+        Kind::ALL.into_iter().find(|kind| *kind as u8 == number)
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Kind::System => "system",
+            Kind::Emulated => "emulated",
+            Kind::Cuda => "cuda",
+            Kind::Rocm => "rocm",
+            Kind::LevelZero => "level-zero",
+        })
+    }
+}
+
+/// Where memory is: its kind, and which device of that kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Place {
+    /// Kind of memory.
+    pub kind: Kind,
+    /// Number of the device.
+    pub device: u32,
+}
+
+impl Place {
+    /// The host's memory.
+    pub const HOST: Place = Place { kind: Kind::System, device: 0 };
+
+    /// Whether the host may load and store there.
+    #[must_use]
+    pub fn is_host(self) -> bool {
+        self.kind == Kind::System
+    }
+}
+
+/// One piece of a copy. Which of the addresses are the device's is what [`Direction`] says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transfer {
+    /// First byte to write.
+    pub to: u64,
+    /// First byte to read.
+    pub from: u64,
+    /// Bytes.
+    pub length: usize,
+}
+
+/// From where to where a copy goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From the host's memory to the device's.
+    ToDevice,
+    /// From the device's memory to the host's.
+    FromDevice,
+    /// Inside the device, or between devices of the same kind.
+    Within,
+}
+
+/// A copy that was started. Its number means something to the operations that gave it; each is waited for, or asked
+/// about until it is done, once.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "the copy may not be done yet"]
+pub struct Event(pub u64);
+
+/// An allocation, as a pointer into it finds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allocation {
+    /// Where the memory is.
+    pub place: Place,
+    /// Its first byte.
+    pub base: u64,
+    /// Bytes.
+    pub length: u64,
+    /// Differs from that of every other allocation of the process, also of earlier ones at the same place.
+    pub id: u64,
+    /// Other processes can open it.
+    pub exportable: bool,
+}
+
+/// What another process needs to reach an allocation.
+#[derive(Debug)]
+pub struct Handle {
+    /// Where the memory is.
+    pub place: Place,
+    /// As the kind's library made it; meaningless but to [`Operations::import`] of the same kind.
+    pub bytes: [u8; HANDLE_BYTES],
+    /// A descriptor that has to travel with it, where the kind needs one.
+    pub descriptor: Option<OwnedFd>,
+    /// Bytes of the allocation.
+    pub length: u64,
+    /// [`Allocation::id`] in the process that exported it.
+    pub id: u64,
+}
+
+/// Bytes of [`Handle::bytes`]: the longest of all kinds.
+pub const HANDLE_BYTES: usize = 64;
+
+/// What a kind can do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Allocations can be opened by other processes.
+    pub handles: bool,
+    /// Some allocations need a descriptor to be opened ([`Handle::descriptor`]).
+    pub descriptors: bool,
+    /// Host memory can be made known to the device, so that copies need no copy of the driver's.
+    pub register_host: bool,
+    /// [`Operations::start`] returns before the copy is done.
+    pub asynchronous: bool,
+}
+
+/// The operations on one kind of memory.
+///
+/// Addresses are numbers: what they mean is the kind's business. All calls may come from any thread.
+pub trait Operations: Send + Sync + fmt::Debug {
+    /// Which kind.
+    fn kind(&self) -> Kind;
+
+    /// Devices of this kind.
+    fn devices(&self) -> u32;
+
+    /// What a device is, for people.
+    fn describe(&self, device: u32) -> String;
+
+    /// What the kind can do.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Copies pieces, and returns when all of them are done.
+    ///
+    /// # Safety
+    /// Every piece may be read and written as `direction` says, until this returns.
+    unsafe fn copy(&self, device: u32, direction: Direction, pieces: &[Transfer]) -> Result<(), DeviceError>;
+
+    /// Starts to copy pieces; the event tells when they are done.
+    ///
+    /// # Safety
+    /// Every piece may be read and written as `direction` says, until the event is done.
+    unsafe fn start(&self, device: u32, direction: Direction, pieces: &[Transfer]) -> Result<Event, DeviceError>;
+
+    /// Whether a copy is done; a done one is forgotten.
+    fn is_done(&self, event: &Event) -> Result<bool, DeviceError>;
+
+    /// Waits until a copy is done.
+    fn wait(&self, event: Event) -> Result<(), DeviceError>;
+
+    /// Allocates zeroed memory.
+    fn allocate(&self, device: u32, length: usize) -> Result<u64, DeviceError>;
+
+    /// Frees memory.
+    ///
+    /// # Safety
+    /// [`Operations::allocate`] gave it, nothing uses it, and it was not freed.
+    unsafe fn free(&self, device: u32, address: u64) -> Result<(), DeviceError>;
+
+    /// The allocation that an address is in; `None`: it is not of this kind.
+    fn classify(&self, address: u64) -> Option<Allocation>;
+
+    /// A handle for the allocation that an address is in.
+    fn export(&self, address: u64) -> Result<Handle, DeviceError>;
+
+    /// Maps the allocation of another process; gives its first byte. The handle may come from a process that lies: what
+    /// is mapped is at least `handle.length` bytes, or this fails.
+    fn import(&self, handle: &Handle) -> Result<u64, DeviceError>;
+
+    /// Ends a mapping.
+    ///
+    /// # Safety
+    /// [`Operations::import`] gave it, nothing uses it, and it was not released.
+    unsafe fn release(&self, base: u64) -> Result<(), DeviceError>;
+
+    /// Makes host memory known to the devices, where [`Capabilities::register_host`].
+    ///
+    /// # Safety
+    /// The memory stays mapped until [`Operations::unregister_host`].
+    unsafe fn register_host(&self, pointer: *mut u8, length: usize) -> Result<(), DeviceError>;
+
+    /// Ends [`Operations::register_host`].
+    ///
+    /// # Safety
+    /// It was registered with this pointer, and no copy uses it.
+    unsafe fn unregister_host(&self, pointer: *mut u8) -> Result<(), DeviceError>;
+}
+
+/// Why a device did not do what it was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeviceError {
+    /// The caller: the kind cannot do that.
+    NotSupported,
+    /// The caller: the address, length or device is wrong.
+    BadAddress,
+    /// The peer: its handle cannot be opened, or is not for what it says.
+    BadHandle,
+    /// A local resource: the device has no more memory.
+    OutOfMemory,
+    /// A local resource: the device or its library failed; the text is the library's.
+    Failed(String),
+}
+
+impl fmt::Display for DeviceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DeviceError::NotSupported => write!(f, "this kind of memory cannot do that: `weft info` shows what it can"),
+            DeviceError::BadAddress => write!(f, "not memory of this device: check address, length and device"),
+            DeviceError::BadHandle => write!(f, "the peer's handle of device memory cannot be opened"),
+            DeviceError::OutOfMemory => write!(f, "the device has no more memory: free some, or ask for less"),
+            DeviceError::Failed(text) => write!(f, "the device failed: {text}"),
+        }
+    }
+}
+
+impl std::error::Error for DeviceError {}
+
+/// Why a kind is absent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Absent(pub String);
+
+/// The operations of a kind, initialised when they are first asked for; or why they are absent.
+pub fn operations(kind: Kind) -> Result<&'static dyn Operations, Absent> {
+    match kind {
+        Kind::System => Ok(&system::System),
+        kind => Err(Absent(format!("{kind} is not built in"))),
+    }
+}
