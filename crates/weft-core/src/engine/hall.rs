@@ -55,6 +55,33 @@ impl Arrival {
     }
 }
 
+/// The bytes of a message, wherever they are.
+pub trait Payload<M> {
+    /// Bytes.
+    fn length(&self) -> usize;
+
+    /// Copies those that begin at `offset` into the user's memory, as many as the piece has.
+    fn place(&self, memory: &mut M, to: Granted, offset: usize) -> Result<(), Fault>;
+
+    /// Copies all of them into a buffer that has their length.
+    fn keep(&self, into: &mut [u8]);
+}
+
+impl<M: Memory> Payload<M> for &[u8] {
+    fn length(&self) -> usize {
+        self.len()
+    }
+
+    fn place(&self, memory: &mut M, to: Granted, offset: usize) -> Result<(), Fault> {
+        let part = self.get(offset..).and_then(|rest| rest.get(..to.length as usize));
+        memory.write(to, part.ok_or(Fault::OutOfBounds)?)
+    }
+
+    fn keep(&self, into: &mut [u8]) {
+        into.iter_mut().zip(*self).for_each(|(to, from)| *to = *from);
+    }
+}
+
 /// What became of a short message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
@@ -149,15 +176,14 @@ impl<M: Memory> Engine<M> {
 
     /// Takes a short message whole.
     #[inline]
-    pub fn deliver(&mut self, arrival: &Arrival, bytes: &[u8]) -> Delivery {
+    pub fn deliver(&mut self, arrival: &Arrival, payload: &impl Payload<M>) -> Delivery {
         if !self.takes(arrival.endpoint, EndpointKind::Reliable) {
             return Delivery::NoSuchEndpoint;
         }
         let envelope = arrival.envelope();
         match self.match_posted(&envelope) {
             Matched::Landing(landing) => {
-                let piece = Segment { address: landing.offset, length: bytes.len() as u64 };
-                let written = write_local(&mut self.memory, landing.local, [piece].into_iter(), bytes);
+                let written = self.land(&landing, payload);
                 self.complete_receive(&envelope, &landing, written.map_err(|_| Failure::LocalFault));
                 if written.is_ok() { Delivery::Delivered } else { Delivery::Failed }
             }
@@ -167,20 +193,37 @@ impl<M: Memory> Engine<M> {
             }
             Matched::NotReady => Delivery::NotReady,
             Matched::Nothing => {
-                if self.unexpected_bytes + bytes.len() > self.config.unexpected_max_bytes {
+                let length = payload.length();
+                if self.unexpected_bytes + length > self.config.unexpected_max_bytes {
                     return Delivery::NotReady;
                 }
                 let mut kept = self.spare.pop().unwrap_or_default();
-                kept.extend_from_slice(bytes);
+                kept.resize(length, 0);
+                payload.keep(&mut kept);
                 match self.push_unexpected(envelope, Body::Whole(kept)) {
                     Ok(_) => {
-                        self.unexpected_bytes += bytes.len();
+                        self.unexpected_bytes += length;
                         Delivery::Kept
                     }
                     Err(()) => Delivery::NotReady,
                 }
             }
         }
+    }
+
+    /// Copies a message into the receive that it matched.
+    #[inline]
+    fn land(&mut self, landing: &Landing, payload: &impl Payload<M>) -> Result<(), Fault> {
+        let (mut done, length) = (0, payload.length() as u64);
+        while done < length {
+            let piece = self.memory.local(landing.local, landing.offset + done, length - done)?;
+            if piece.length == 0 {
+                return Err(Fault::OutOfBounds);
+            }
+            payload.place(&mut self.memory, piece, done as usize)?;
+            done += piece.length;
+        }
+        Ok(())
     }
 
     /// Takes a datagram: it is lost where nobody waits for it.
