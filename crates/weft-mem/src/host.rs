@@ -172,6 +172,11 @@ impl HostMemory {
         Some((index, slot.buffer.as_ref()?, slot.generation))
     }
 
+    /// Where a granted piece of host memory is, for the calls of the system that copy between processes.
+    pub(crate) fn pointer(&self, of: Granted, access: Access) -> Result<*mut u8, Fault> {
+        self.resolve(of, access)
+    }
+
     /// Where a granted piece is, if it still is, lies in one piece, and has the right. Rights of peers are those of a
     /// region; attached buffers can be read, and written too if they are writable.
     #[inline]

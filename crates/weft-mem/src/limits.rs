@@ -17,6 +17,11 @@ pub const INJECT_MAX_BYTES: usize = 4096;
 pub const INJECT_POOL_MAX: usize = 1024;
 /// What allocated regions are aligned to.
 pub const PAGE_BYTES: usize = 4096;
+/// Pieces on either side of one transfer between processes; longer lists take several calls. Below what the system takes
+/// (1024), so that the lists fit a stack.
+pub const ATTACH_SPANS_MAX: usize = 64;
+/// From how many bytes on huge pages are asked for.
+pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// Random words that are drawn at a time.
 pub const RANDOM_WORDS: usize = 64;
 
