@@ -19,6 +19,10 @@ pub const INJECT_POOL_MAX: usize = 1024;
 pub const PAGE_BYTES: usize = 4096;
 /// Random words that are drawn at a time.
 pub const RANDOM_WORDS: usize = 64;
+/// Copies that can wait for the emulated devices; who starts more waits.
+pub const EMULATED_QUEUE_MAX: usize = 256;
+/// How long a copy that was started on an emulated device is at least not done.
+pub const EMULATED_DELAY_US: u64 = 20;
 
 const _: () = {
     assert!(REGIONS_MAX > 2 * weft_core::limits::HANDLES_MAX, "each command may register its buffer");
