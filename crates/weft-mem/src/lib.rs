@@ -19,6 +19,7 @@ mod keys;
 pub mod limits;
 mod region;
 mod segment;
+mod staging;
 #[cfg(test)]
 mod tests;
 
@@ -26,4 +27,5 @@ pub use buffer::Buffer;
 pub use crc::crc32c;
 pub use host::{AttachError, HostMemory};
 pub use region::{Addressing, MemoryRegion, Region, RegisterError};
-pub use segment::{Segment, SegmentMut};
+pub use segment::{DeviceSegment, Segment, SegmentMut, Sendable};
+pub use staging::{Pinned, StagingCounters};
