@@ -22,6 +22,7 @@ mod mapping;
 mod region;
 mod segment;
 mod shared;
+mod staging;
 #[cfg(test)]
 mod tests;
 
@@ -30,5 +31,6 @@ pub use crc::crc32c;
 pub use host::{AttachError, HostMemory};
 pub use mapping::{MapError, Mapping};
 pub use region::{Addressing, MemoryRegion, Region, RegisterError};
-pub use segment::{Segment, SegmentMut};
+pub use segment::{DeviceSegment, Segment, SegmentMut, Sendable};
 pub use shared::Shareable;
+pub use staging::{Pinned, StagingCounters};

@@ -24,8 +24,27 @@ pub const ATTACH_SPANS_MAX: usize = 64;
 pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// Random words that are drawn at a time.
 pub const RANDOM_WORDS: usize = 64;
+/// Copies that can wait for the emulated devices; who starts more waits.
+pub const EMULATED_QUEUE_MAX: usize = 256;
+/// How long a copy that was started on an emulated device is at least not done.
+pub const EMULATED_DELAY_US: u64 = 20;
+/// Bytes for one place in device memory that are gathered before they are copied there.
+pub const STAGE_IN_BYTES: usize = 256 << 10;
+/// Buffers of that size: one is filled while the others are copied.
+pub const STAGE_IN_BUFFERS: usize = 4;
+/// Bytes that came from device memory and wait to be sent.
+pub const STAGE_OUT_BYTES: usize = 4 << 20;
+/// Bytes that are fetched at a time when device memory is read in order.
+pub const STAGE_OUT_AHEAD_BYTES: usize = 256 << 10;
+/// Pieces of device memory that wait to be sent.
+pub const STAGE_OUT_ENTRIES_MAX: usize = 256;
+/// What they are aligned to.
+pub const STAGE_ALIGN_BYTES: usize = 64;
 
 const _: () = {
+    assert!(STAGE_OUT_BYTES >= 4 * STAGE_OUT_AHEAD_BYTES, "a part, the next one, and a piece across both");
+    assert!(STAGE_OUT_BYTES.is_multiple_of(STAGE_ALIGN_BYTES));
+    assert!(STAGE_OUT_AHEAD_BYTES >= weft_core::limits::MTU_MAX_BYTES as usize, "any packet's payload");
     assert!(REGIONS_MAX > 2 * weft_core::limits::HANDLES_MAX, "each command may register its buffer");
     assert!(REGION_SLOT_BITS + REGION_GENERATION_BITS <= 24, "at least 40 bits of a key are random");
     assert!(LOCAL_BUFFERS_MAX > 2 * weft_core::limits::HANDLES_MAX);
