@@ -6,6 +6,9 @@
 use std::fmt;
 use std::os::fd::OwnedFd;
 
+mod cuda;
+mod library;
+mod pending;
 mod system;
 
 /// Kinds of memory.
@@ -250,6 +253,7 @@ pub struct Absent(pub String);
 pub fn operations(kind: Kind) -> Result<&'static dyn Operations, Absent> {
     match kind {
         Kind::System => Ok(&system::System),
+        Kind::Cuda => cuda::operations(),
         kind => Err(Absent(format!("{kind} is not built in"))),
     }
 }
