@@ -13,8 +13,8 @@ use crate::device::Place;
 use crate::keys::Keys;
 use crate::limits::{INJECT_MAX_BYTES, INJECT_POOL_MAX, LOCAL_BUFFERS_MAX, LOCAL_SLOT_BITS, STAGE_OUT_AHEAD_BYTES};
 use crate::region::{Addressing, MemoryRegion, Region, RegisterError};
-use crate::shared::Shareable;
 use crate::segment::{DeviceSegment, Segment, SegmentMut, Sendable};
+use crate::shared::Shareable;
 use crate::staging::{Located, Staging, StagingCounters};
 use crate::{copy, crc};
 

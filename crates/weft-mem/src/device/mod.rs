@@ -6,13 +6,10 @@
 use std::fmt;
 use std::os::fd::OwnedFd;
 
-<<<<<<< HEAD
-pub mod emulated;
-=======
 mod cuda;
+pub mod emulated;
 mod library;
 mod pending;
->>>>>>> gpu
 mod system;
 
 /// Kinds of memory.
@@ -284,11 +281,8 @@ pub struct Absent(pub String);
 pub fn operations(kind: Kind) -> Result<&'static dyn Operations, Absent> {
     match kind {
         Kind::System => Ok(&system::System),
-<<<<<<< HEAD
         Kind::Emulated => Ok(emulated::operations()),
-=======
         Kind::Cuda => cuda::operations(),
->>>>>>> gpu
         kind => Err(Absent(format!("{kind} is not built in"))),
     }
 }
