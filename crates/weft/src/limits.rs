@@ -21,6 +21,10 @@ pub const LINGER_ACKNOWLEDGE_US: u64 = 4 * weft_core::limits::ACK_DELAY_US;
 /// Rounds of receiving before a timeout is believed: as many datagrams as may wait in a socket, more or less.
 pub const DRAIN_ROUNDS_MAX: usize = 256;
 
+/// Rounds that peers on this machine may have for themselves before packets are looked for.
+pub const ROUNDS_WHILE_BUSY: u32 = 256;
+/// Rounds between two looks for packets, and for new peers, while nothing is under way.
+pub const ROUNDS_WHILE_QUIET: u32 = 32;
 /// Commands of one endpoint to one peer of the same machine that may be under way.
 pub const LOCAL_COMMANDS_MAX: usize = 16 << 10;
 /// Messages up to this length go to a peer of the same machine at once; longer ones wait until they are wanted.

@@ -527,6 +527,11 @@ impl<M: Memory> Engine<M> {
         self.urgent
     }
 
+    /// Whether no packet is expected, nor one to be sent: a driver with other things to do may look for them less often.
+    pub fn is_quiet(&self) -> bool {
+        self.trackers.len() == 0 && self.lives.len() == 0 && self.datagrams.is_empty() && self.answers.is_empty()
+    }
+
     /// The oldest completion of a queue.
     pub fn poll_completion(&mut self, queue: QueueId) -> Option<Completion> {
         let completion = self.queues.get_mut(queue.0 as usize)?.pop()?;

@@ -169,9 +169,12 @@ impl Attachments {
             let memory = engine.memory_mut();
             let mut done = 0;
             while done < results.len() {
-                let piece = memory.local(command.results(), done as u64, (results.len() - done) as u64).map_err(ours)?;
+                let piece =
+                    memory.local(command.results(), done as u64, (results.len() - done) as u64).map_err(ours)?;
                 let end = done + piece.length as usize;
-                memory.write(piece, results.get(done..end).filter(|part| !part.is_empty()).ok_or(Failure::LocalFault)?).map_err(ours)?;
+                memory
+                    .write(piece, results.get(done..end).filter(|part| !part.is_empty()).ok_or(Failure::LocalFault)?)
+                    .map_err(ours)?;
                 done = end;
             }
             Ok(())

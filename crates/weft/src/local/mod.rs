@@ -153,9 +153,10 @@ impl Local {
     fn find_way(&mut self, engine: &Engine<HostMemory>, endpoint: EndpointId, peer: PeerId) -> Option<u32> {
         let to = engine.addresses().address(peer)?;
         let number = engine.endpoint_number(endpoint)?;
-        let known = self.routes.iter().position(|route| {
-            route.as_ref().is_some_and(|route| route.endpoint == endpoint && route.address == to)
-        });
+        let known = self
+            .routes
+            .iter()
+            .position(|route| route.as_ref().is_some_and(|route| route.endpoint == endpoint && route.address == to));
         let index = known.map(|index| index as u32).or_else(|| self.connect(endpoint, number, to));
         let place = peer.0 as usize;
         if self.ways.len() <= place {
@@ -192,11 +193,7 @@ impl Local {
 
     /// Takes a command if its peer is on this machine; `None`: it goes as packets.
     #[inline]
-    pub(crate) fn post(
-        &mut self,
-        engine: &mut Engine<HostMemory>,
-        command: &Command,
-    ) -> Option<Result<(), PostError>> {
+    pub(crate) fn post(&mut self, engine: &mut Engine<HostMemory>, command: &Command) -> Option<Result<(), PostError>> {
         let index = self.route_to(engine, command.endpoint, command.peer)?;
         let route = self.routes.get_mut(index as usize)?.as_mut()?;
         if route.under_way() >= LOCAL_COMMANDS_MAX {

@@ -76,11 +76,11 @@ enum Attempt {
     Full,
 }
 
-impl From<PushError> for Result<Attempt, Broken> {
-    fn from(error: PushError) -> Result<Attempt, Broken> {
+impl Attempt {
+    fn failed(error: PushError) -> Result<Attempt, Broken> {
         match error {
             PushError::Full => Ok(Attempt::Full),
-            PushError::Broken => Err(Broken),
+            PushError::Broken | PushError::TooLong => Err(Broken),
         }
     }
 }
@@ -204,7 +204,7 @@ impl Route {
             match self.channel.sender().push(&Request::Abort.record(0, [arrival, 0, 0, 0]), &[]) {
                 Ok(()) => drop(self.aborts.pop_front()),
                 Err(PushError::Full) => return Ok(moved),
-                Err(PushError::Broken) => return Err(Broken),
+                Err(PushError::Broken | PushError::TooLong) => return Err(Broken),
             }
             moved = true;
         }
@@ -421,7 +421,7 @@ impl Route {
             }
             Err(error) => {
                 self.waiting.remove(token);
-                error.into()
+                Attempt::failed(error)
             }
         }
     }
@@ -479,8 +479,7 @@ impl Route {
         let mut record = Request::Write.record(flags, words);
         record.words[2] = record::length_and_token(command.length, token);
         let length = command.length as usize;
-        let pushed =
-            push_local(self.channel.sender(), &record, engine.memory(), command.local, command.offset, length);
+        let pushed = push_local(self.channel.sender(), &record, engine.memory(), command.local, command.offset, length);
         match pushed {
             Ok(()) => {
                 statistics.through_target += 1;
@@ -563,7 +562,7 @@ impl Route {
             Ok(()) => Ok(Attempt::Taken),
             Err(error) => {
                 self.waiting.remove(token);
-                error.into()
+                Attempt::failed(error)
             }
         }
     }
@@ -625,7 +624,8 @@ impl Route {
                 if offset != u64::from(received) || offset + length > u64::from(command.length) || length == 0 {
                     return Err(Broken);
                 }
-                let placed = write_local(engine.memory_mut(), command.local, command.offset + offset, incoming.segment());
+                let placed =
+                    write_local(engine.memory_mut(), command.local, command.offset + offset, incoming.segment());
                 let received = received + length as u32;
                 waiting.state = State::Reading { received };
                 if placed.is_err() || received == command.length {
@@ -758,7 +758,7 @@ impl From<PushError> for Unsent {
     fn from(error: PushError) -> Unsent {
         match error {
             PushError::Full => Unsent::Full,
-            PushError::Broken => Unsent::Broken,
+            PushError::Broken | PushError::TooLong => Unsent::Broken,
         }
     }
 }

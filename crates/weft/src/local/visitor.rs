@@ -12,9 +12,9 @@ use weft_link::shm::{Broken, Channel, PushError, Record};
 use weft_mem::attach::{self, Span, TransferError};
 use weft_mem::{HostMemory, Segment};
 
+use super::LocalStatistics;
 use super::attachment::Granting;
 use super::record::{self, Request, Response, Spans};
-use super::LocalStatistics;
 use crate::limits::{LOCAL_ATTACH_BYTES, LOCAL_FRAGMENT_BYTES, LOCAL_QUESTIONS_MAX, LOCAL_RECORDS_PER_ROUND};
 
 /// A channel from an endpoint of this node.
@@ -39,10 +39,19 @@ pub(super) struct Visitor {
 /// What the next More belongs to.
 enum Incoming {
     Nothing,
-    Message { id: ArrivalId, length: u32, received: u32 },
-    Write { write: Write, received: u32 },
+    Message {
+        id: ArrivalId,
+        length: u32,
+        received: u32,
+    },
+    Write {
+        write: Write,
+        received: u32,
+    },
     /// What was refused, or failed: so many bytes still come.
-    Skip { left: u32 },
+    Skip {
+        left: u32,
+    },
 }
 
 #[derive(Clone, Copy)]
@@ -191,7 +200,7 @@ impl Visitor {
             match self.channel.sender().push(record, &[]) {
                 Ok(()) => drop(self.answers.pop_front()),
                 Err(PushError::Full) => break,
-                Err(PushError::Broken) => return Err(Broken),
+                Err(PushError::Broken | PushError::TooLong) => return Err(Broken),
             }
             moved = true;
         }
@@ -203,7 +212,7 @@ impl Visitor {
             match self.channel.sender().push(&record, &[]) {
                 Ok(()) => return Ok(()),
                 Err(PushError::Full) => {}
-                Err(PushError::Broken) => return Err(Broken),
+                Err(PushError::Broken | PushError::TooLong) => return Err(Broken),
             }
         }
         self.answers.push_back(record);
@@ -494,11 +503,12 @@ impl Visitor {
         };
         let by_spans = record.flags & record::SPANS != 0;
         let part = self.payload()?.len() as u32;
-        if !matches!(self.incoming, Incoming::Nothing) || !by_spans && (part > write.length || part == 0 && write.length > 0) {
+        if !matches!(self.incoming, Incoming::Nothing)
+            || !by_spans && (part > write.length || part == 0 && write.length > 0)
+        {
             return Err(Broken);
         }
-        let allowed =
-            engine.memory().remote(write.key, write.address, u64::from(write.length), Access::REMOTE_WRITE);
+        let allowed = engine.memory().remote(write.key, write.address, u64::from(write.length), Access::REMOTE_WRITE);
         if let Err(fault) = allowed {
             if !by_spans && part < write.length {
                 self.incoming = Incoming::Skip { left: write.length - part };
@@ -576,7 +586,7 @@ impl Visitor {
             let mut claim = match self.channel.sender().claim(part as usize) {
                 Ok(claim) => claim,
                 Err(PushError::Full) => return Ok(moved),
-                Err(PushError::Broken) => return Err(Broken),
+                Err(PushError::Broken | PushError::TooLong) => return Err(Broken),
             };
             moved = true;
             let (memory, at) = (engine.memory(), read.address.wrapping_add(u64::from(read.sent)));
@@ -630,8 +640,7 @@ impl Visitor {
                 _ => (&[] as &[u8], &*operands),
             };
             let memory = engine.memory_mut();
-            let piece =
-                memory.remote(record.words[3], record.words[0], element_bytes as u64, Access::REMOTE_ATOMIC)?;
+            let piece = memory.remote(record.words[3], record.words[0], element_bytes as u64, Access::REMOTE_ATOMIC)?;
             memory.atomic(piece, call, operands, compares, results)?;
             Ok(element_bytes)
         });
@@ -795,13 +804,7 @@ fn place(engine: &mut Engine<HostMemory>, id: ArrivalId, offset: u64, from: Segm
 }
 
 /// Puts a part of a write where it belongs.
-fn write_remote(
-    memory: &mut HostMemory,
-    key: u64,
-    address: u64,
-    offset: u64,
-    from: Segment<'_>,
-) -> Result<(), Fault> {
+fn write_remote(memory: &mut HostMemory, key: u64, address: u64, offset: u64, from: Segment<'_>) -> Result<(), Fault> {
     let mut done = 0;
     while done < from.len() {
         let at = address.checked_add(offset + done as u64).ok_or(Fault::OutOfBounds)?;
