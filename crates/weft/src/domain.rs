@@ -265,7 +265,7 @@ impl DomainBuilder {
             Road::Automatic => {
                 let methods = Methods { attach_from_bytes: usize::MAX };
                 // Without it everything goes as packets: a second domain on the same port cannot have the name.
-                Local::open(link.local(), self.fabric.session_id(), methods).ok()
+                Local::open(link.local(), self.fabric.session_id(), self.config.commands_max, methods).ok()
             }
         };
         self.open(Box::new(link), local)

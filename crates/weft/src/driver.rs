@@ -369,9 +369,10 @@ impl Core {
             return;
         }
         let next = self.next_time();
+        let changed = self.local.as_mut().is_some_and(Local::take_changed);
         let mut armed = std::mem::take(&mut self.armed);
         armed.retain(|sleeper| {
-            let wakes = self.is_ready(sleeper.awaited) || (sleeper.watches_time && next < sleeper.until);
+            let wakes = self.is_ready(sleeper.awaited) || (sleeper.watches_time && (changed || next < sleeper.until));
             if wakes {
                 sleeper.set.signal();
             }

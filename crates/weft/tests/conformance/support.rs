@@ -151,6 +151,17 @@ impl World {
     }
 }
 
+impl Drop for World {
+    /// What shared memory is tested for must not have gone another way.
+    fn drop(&mut self) {
+        if self.ways == Ways::Shm && !std::thread::panicking() {
+            for domain in self.domains.borrow().iter() {
+                assert_eq!(domain.statistics().packets_sent, 0, "nothing goes as packets");
+            }
+        }
+    }
+}
+
 impl Node {
     /// Names another node's endpoint.
     pub(crate) fn knows(&self, other: &Node) -> PeerId {
