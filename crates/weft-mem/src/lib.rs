@@ -12,6 +12,8 @@ mod atomic;
 pub mod attach;
 pub mod borrowed;
 mod buffer;
+pub mod cache;
+pub mod calibrate;
 pub mod copy;
 pub mod crc;
 pub mod device;

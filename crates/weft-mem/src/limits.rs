@@ -20,6 +20,24 @@ pub const PAGE_BYTES: usize = 4096;
 /// Pieces on either side of one transfer between processes; longer lists take several calls. Below what the system takes
 /// (1024), so that the lists fit a stack.
 pub const ATTACH_SPANS_MAX: usize = 64;
+/// Registrations that a cache keeps, unless it is told otherwise.
+pub const REGISTRATIONS_CACHED_MAX: usize = 1024;
+/// Allocations of peers that are kept open.
+pub const OPENED_HANDLES_MAX: usize = 1024;
+/// Allocations of the peer of one channel that are kept open, so that no peer can push out those of the others.
+pub const OPENED_HANDLES_OF_A_CHANNEL_MAX: usize = 64;
+/// Lengths at which the ways to copy between processes are measured, shortest first.
+pub const CALIBRATE_LENGTHS: [usize; 4] = [64 << 10, 256 << 10, 1 << 20, 4 << 20];
+/// Times that each length is measured, if there is time.
+pub const CALIBRATE_ROUNDS: usize = 7;
+/// Time for all measurements, in microseconds; on a slow machine one round of them takes longer.
+pub const CALIBRATE_BUDGET_US: u64 = 20_000;
+/// Bytes of shared memory through which the measurement copies, and of the pieces, about as long messages are.
+pub const CALIBRATE_RING_BYTES: usize = 1 << 20;
+/// See [`CALIBRATE_RING_BYTES`].
+pub const CALIBRATE_PIECE_BYTES: usize = 32 << 10;
+/// Bytes that are read of the file in which measurements are kept.
+pub const CALIBRATE_FILE_MAX_BYTES: u64 = 4096;
 /// From how many bytes on huge pages are asked for.
 pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// Random words that are drawn at a time.

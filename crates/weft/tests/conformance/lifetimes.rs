@@ -175,12 +175,15 @@ pub(crate) fn long_sends_that_nobody_fetches_can_be_left(world: &World) {
     });
     let ended = world.next(&a);
     assert_eq!((ended.context, ended.result), (context, Err(Failure::Cancelled)));
-    // Who receives it too late is told, and goes on.
+    // Who receives it too late is told, unless it was taken back before, and goes on.
     b.endpoint.receive(vec![0; 1 << 20]).unwrap();
-    assert!(world.next(&b).result.is_err());
-    b.endpoint.receive(vec![0; 8]).unwrap();
     a.endpoint.send(to_b, vec![1; 8]).unwrap();
-    assert_eq!(world.good(&b).into_bytes().unwrap(), [1; 8]);
+    let mut received = world.next(&b);
+    if received.result.is_err() {
+        b.endpoint.receive(vec![0; 8]).unwrap();
+        received = world.good(&b);
+    }
+    assert_eq!(received.into_bytes().unwrap(), [1; 8]);
 }
 
 pub(crate) fn leaving_after_the_last_message(world: &World) {
