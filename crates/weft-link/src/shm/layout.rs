@@ -3,6 +3,7 @@
 //!
 //! Whatever one side polls while the other writes has a line of its own; lines lie 128 bytes apart, because processors
 //! fetch them in pairs.
+#![cfg_attr(loom, allow(dead_code, reason = "loom has a memory of its own"))]
 
 use crate::limits::{CHANNEL_WORDS_MAX, INLINE_MAX_BYTES, PAYLOAD_MAX_BYTES, RING_DATA_BYTES, RING_SLOTS};
 

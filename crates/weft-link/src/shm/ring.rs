@@ -136,13 +136,15 @@ pub(crate) struct Producer<R: Room> {
     data_looked: u32,
     /// For each slot the position behind its payload. Ours alone, so the consumer cannot lie about it.
     ends: Box<[u32]>,
+    /// Whether our state says so.
+    asleep: bool,
 }
 
 impl<R: Room> Producer<R> {
     pub(crate) fn new(room: R) -> Producer<R> {
         room.sender_state().store(room.promise(), Ordering::Relaxed);
         let ends = vec![0; R::SLOTS as usize].into_boxed_slice();
-        Producer { room, head: 0, taken: 0, data_head: 0, data_taken: 0, data_looked: 0, ends }
+        Producer { room, head: 0, taken: 0, data_head: 0, data_taken: 0, data_looked: 0, ends, asleep: false }
     }
 
     pub(crate) fn room(&self) -> &R {
@@ -276,7 +278,8 @@ impl<R: Room> Producer<R> {
 
     /// Says that we are going to sleep until there is room for a payload; false: there is room already.
     pub(crate) fn prepare_sleep(&mut self, length: usize) -> bool {
-        self.room.sender_state().store(self.room.promise() | ASLEEP, Ordering::Relaxed);
+        self.asleep = true;
+        self.room.sender_state().swap(self.room.promise() | ASLEEP, Ordering::AcqRel);
         self.room.heavy_fence();
         let full = self.look().is_ok() && self.reserve(length) == Err(PushError::Full);
         if !full {
@@ -286,8 +289,12 @@ impl<R: Room> Producer<R> {
     }
 
     /// Takes it back.
-    pub(crate) fn awake(&self) {
-        self.room.sender_state().store(self.room.promise(), Ordering::Relaxed);
+    #[inline]
+    pub(crate) fn awake(&mut self) {
+        if self.asleep {
+            self.asleep = false;
+            self.room.sender_state().swap(self.room.promise(), Ordering::AcqRel);
+        }
     }
 }
 
@@ -312,6 +319,8 @@ pub(crate) struct Consumer<R: Room> {
     freed_bytes: u32,
     /// Whether `current` is the record at `tail`: it is copied once, and does not change between two looks.
     peeked: bool,
+    /// Whether our state says so.
+    asleep: bool,
     current: Taken,
     inline: [u64; SLOT_INLINE_WORDS],
 }
@@ -327,6 +336,7 @@ impl<R: Room> Consumer<R> {
             published: 0,
             freed_bytes: 0,
             peeked: false,
+            asleep: false,
             current: Taken::default(),
             inline: [0; SLOT_INLINE_WORDS],
         }
@@ -433,7 +443,9 @@ impl<R: Room> Consumer<R> {
         if self.published != self.tail {
             self.publish();
         }
-        self.room.receiver_state().store(self.room.promise() | ASLEEP, Ordering::Relaxed);
+        self.asleep = true;
+        // Not a store: who wakes changes the word too, and each change must be to the one before.
+        self.room.receiver_state().swap(self.room.promise() | ASLEEP, Ordering::AcqRel);
     }
 
     /// Says that we are going to sleep; false: there is a record.
@@ -448,7 +460,11 @@ impl<R: Room> Consumer<R> {
     }
 
     /// Takes it back.
-    pub(crate) fn awake(&self) {
-        self.room.receiver_state().store(self.room.promise(), Ordering::Relaxed);
+    #[inline]
+    pub(crate) fn awake(&mut self) {
+        if self.asleep {
+            self.asleep = false;
+            self.room.receiver_state().swap(self.room.promise(), Ordering::AcqRel);
+        }
     }
 }
