@@ -41,6 +41,8 @@ pub const RING_PUBLISH_SLOTS: u32 = RING_SLOTS / 8;
 pub const RING_PUBLISH_BYTES: u32 = RING_DATA_BYTES / 8;
 /// Bytes of payloads after which a sender looks whether all were taken, so that it can use the same pages again.
 pub const RING_LOOK_BYTES: u32 = 64 << 10;
+/// Records after which a sender looks whether all were taken, so that it can use the same slots again.
+pub const RING_RESTART_SLOTS: u32 = 32;
 /// Words of a channel that both sides may write.
 pub const CHANNEL_WORDS_MAX: usize = 256;
 /// Channels of one node.
@@ -63,7 +65,7 @@ pub const NOTE_DESCRIPTORS_MAX: usize = 8;
 pub const BACKLOG_MAX: i32 = 4096;
 
 const _: () = {
-    assert!(RING_SLOTS.is_power_of_two() && RING_DATA_BYTES.is_power_of_two());
+    assert!(RING_SLOTS.is_power_of_two() && RING_RESTART_SLOTS.is_power_of_two() && RING_DATA_BYTES.is_power_of_two());
     // A payload that does not fit before the end of the ring skips there: both must fit into an empty ring, and what
     // a receiver keeps to itself must not be what the sender waits for.
     assert!(PAYLOAD_MAX_BYTES * 2 + RING_PUBLISH_BYTES as usize <= RING_DATA_BYTES as usize);

@@ -16,7 +16,7 @@ use super::layout::{
 use super::region::Region;
 use super::ring::{self, Broken, Consumer, HEAVY, Place, Producer, PushError};
 use super::socket;
-use crate::limits::{CHANNEL_WORDS_MAX, NOTE_MAX_BYTES, RING_DATA_BYTES, RING_SLOTS};
+use crate::limits::{CHANNEL_WORDS_MAX, NOTE_MAX_BYTES, RING_DATA_BYTES, RING_RESTART_SLOTS, RING_SLOTS};
 
 /// Name of a channel in its node, a small number. It is used again some time after [`Node::close`](super::Node::close).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -407,6 +407,7 @@ impl ShmRoom {
 
 impl ring::Room for ShmRoom {
     const SLOTS: u32 = RING_SLOTS;
+    const RESTART_SLOTS: u32 = RING_RESTART_SLOTS;
 
     #[inline]
     fn slot_word(&self, slot: u32, word: usize) -> &AtomicU64 {

@@ -21,7 +21,9 @@ pub(crate) const SLOT_INLINE_WORDS: usize = INLINE_MAX_BYTES / 8;
 /// Payloads outside of slots begin at multiples of it.
 pub(crate) const DATA_ALIGN: u32 = 64;
 /// What the head of a slot says instead of the inline length when the payload is in the data ring.
-pub(crate) const IN_DATA_RING: u16 = u16::MAX;
+pub(crate) const IN_DATA_RING: u16 = THEN_RESTART - 1;
+/// Beside the inline length: the next record is in slot 0.
+pub(crate) const THEN_RESTART: u16 = 1 << 15;
 
 /// Lines that two processors do not share.
 const LINE: usize = 128;

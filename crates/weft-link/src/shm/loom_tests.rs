@@ -33,6 +33,7 @@ struct LoomRoom<const FENCES: bool> {
 
 impl<const FENCES: bool> Room for LoomRoom<FENCES> {
     const SLOTS: u32 = 2;
+    const RESTART_SLOTS: u32 = 1;
 
     fn slot_word(&self, slot: u32, word: usize) -> &AtomicU64 {
         &self.shared.words[(slot % Self::SLOTS) as usize * SLOT_WORDS + word]
