@@ -1,4 +1,4 @@
-//! Every interleaving of two threads on a ring of two slots, and every value that a load may give in the memory model.
+//! Every interleaving of two threads on a ring of one near slot and two far ones, and every value that a load may give in the memory model.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p weft-link --lib shm` runs it. Barriers over all processes are not in
 //! loom's world: here both sides run fences, as they do where the kernel has no such barrier. A wake that gets lost
@@ -17,7 +17,7 @@ const SLOT_WORDS: usize = 16;
 
 struct Shared {
     words: Vec<AtomicU64>,
-    progress: AtomicU32,
+    progress: AtomicU64,
     receiver_state: AtomicU32,
     sender_state: AtomicU32,
     wakes_receiver: Notify,
@@ -32,14 +32,14 @@ struct LoomRoom<const FENCES: bool> {
 }
 
 impl<const FENCES: bool> Room for LoomRoom<FENCES> {
-    const SLOTS: u32 = 2;
-    const RESTART_SLOTS: u32 = 1;
+    const NEAR_SLOTS: u32 = 1;
+    const FAR_SLOTS: u32 = 2;
 
     fn slot_word(&self, slot: u32, word: usize) -> &AtomicU64 {
-        &self.shared.words[(slot % Self::SLOTS) as usize * SLOT_WORDS + word]
+        &self.shared.words[slot as usize * SLOT_WORDS + word]
     }
 
-    fn progress(&self) -> &AtomicU32 {
+    fn progress(&self) -> &AtomicU64 {
         &self.shared.progress
     }
 
@@ -74,8 +74,8 @@ impl<const FENCES: bool> Room for LoomRoom<FENCES> {
 
 fn ring<const FENCES: bool>() -> (Arc<Shared>, Producer<LoomRoom<FENCES>>, Consumer<LoomRoom<FENCES>>) {
     let shared = Arc::new(Shared {
-        words: (0..2 * SLOT_WORDS).map(|_| AtomicU64::new(0)).collect(),
-        progress: AtomicU32::new(0),
+        words: (0..3 * SLOT_WORDS).map(|_| AtomicU64::new(0)).collect(),
+        progress: AtomicU64::new(0),
         receiver_state: AtomicU32::new(0),
         sender_state: AtomicU32::new(0),
         wakes_receiver: Notify::new(),
@@ -170,7 +170,7 @@ fn a_lost_wake_would_be_noticed() {
 /// Both sides sleep whenever they can.
 #[test]
 fn a_sender_that_waits_for_room_is_woken() {
-    const RECORDS: u64 = 3;
+    const RECORDS: u64 = 4;
     check(|| {
         let (shared, mut producer, mut consumer) = ring::<true>();
         let for_writer = shared.clone();
