@@ -23,14 +23,16 @@ pub const RANDOM_WORDS: usize = 64;
 pub const DEVICE_COPIES_MAX: usize = 1 << 16;
 /// Allocations of other processes that can be mapped at a time, of each kind.
 pub const DEVICE_IMPORTS_MAX: usize = 4096;
-/// What allocations on a CUDA device are rounded up to. The driver maps whole blocks of this size for a process that
-/// opens a handle, so that smaller allocations would show their neighbours.
-pub const CUDA_BLOCK_BYTES: usize = 2 << 20;
+/// What allocations on devices are rounded up to. Drivers map whole blocks of this size for a process that opens a handle,
+/// so that smaller allocations would show their neighbours.
+pub const DEVICE_BLOCK_BYTES: usize = 2 << 20;
 /// Streams of each CUDA device on which copies are started.
 pub const CUDA_STREAMS: usize = 4;
 /// Lanes (a stream and its pinned memory) of each CUDA device that are made with its context; more are made when more
 /// threads copy at a time.
 pub const CUDA_LANES_READY: usize = 2;
+/// Copies that can be started at a time on each Level Zero device.
+pub const LEVEL_ZERO_EVENTS: usize = 1024;
 /// Pinned memory of a lane: the longest copy from a device into pageable memory that goes through it. The driver is
 /// slower up to here and faster beyond.
 pub const STAGING_BYTES: usize = 512 << 10;

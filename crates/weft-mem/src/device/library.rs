@@ -34,7 +34,11 @@ impl Library {
         let handle = unsafe { libc::dlopen(c_name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         match NonNull::new(handle) {
             Some(handle) => Ok(Library { handle, name }),
-            None => Err(Absent(format!("{name} cannot be loaded: {}", last_error()))),
+            None => {
+                let why = last_error();
+                let why = why.strip_prefix(&format!("{name}: ")).unwrap_or(&why);
+                Err(Absent(format!("{name} cannot be loaded: {why}")))
+            }
         }
     }
 
@@ -71,19 +75,19 @@ fn last_error() -> String {
 macro_rules! functions {
     (
         $(#[$attribute:meta])*
-        struct $name:ident {
+        $visibility:vis struct $name:ident {
             $(fn $function:ident($($argument:ident: $type:ty),* $(,)?) -> $result:ty;)*
         }
     ) => {
         $(#[$attribute])*
         #[allow(non_snake_case, reason = "the names are the library's")]
-        pub(in crate::device) struct $name {
-            $(pub(in crate::device) $function: unsafe extern "C" fn($($argument: $type),*) -> $result,)*
+        $visibility struct $name {
+            $($visibility $function: unsafe extern "C" fn($($argument: $type),*) -> $result,)*
         }
 
         #[allow(non_snake_case, reason = "the names are the library's")]
         impl $name {
-            pub(in crate::device) fn load(library: &$crate::device::library::Library) -> Result<$name, $crate::device::Absent> {
+            $visibility fn load(library: &$crate::device::library::Library) -> Result<$name, $crate::device::Absent> {
                 $(
                     let symbol = const {
                         match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($function), "\0").as_bytes()) {

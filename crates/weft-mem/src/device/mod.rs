@@ -7,8 +7,10 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 
 mod cuda;
+mod level_zero;
 mod library;
 mod pending;
+mod rocm;
 mod system;
 
 /// Kinds of memory.
@@ -254,6 +256,8 @@ pub fn operations(kind: Kind) -> Result<&'static dyn Operations, Absent> {
     match kind {
         Kind::System => Ok(&system::System),
         Kind::Cuda => cuda::operations(),
+        Kind::Rocm => rocm::operations(),
+        Kind::LevelZero => level_zero::operations(),
         kind => Err(Absent(format!("{kind} is not built in"))),
     }
 }

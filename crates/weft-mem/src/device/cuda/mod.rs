@@ -16,7 +16,7 @@ use super::{
     Absent, Allocation, Capabilities, DeviceError, Direction, Event, HANDLE_BYTES, Handle, Kind, Operations, Place,
     Transfer,
 };
-use crate::limits::{CUDA_BLOCK_BYTES, DEVICE_IMPORTS_MAX};
+use crate::limits::{DEVICE_BLOCK_BYTES, DEVICE_IMPORTS_MAX};
 
 mod driver;
 mod lane;
@@ -305,7 +305,7 @@ impl Operations for Cuda {
 
     fn allocate(&self, device: u32, length: usize) -> Result<u64, DeviceError> {
         let ready = self.ready(device)?;
-        let rounded = length.checked_next_multiple_of(CUDA_BLOCK_BYTES).ok_or(DeviceError::OutOfMemory)?;
+        let rounded = length.checked_next_multiple_of(DEVICE_BLOCK_BYTES).ok_or(DeviceError::OutOfMemory)?;
         let _entered = self.driver.enter(ready.context)?;
         let mut address = 0;
         // SAFETY: it writes one address to where it is told.
