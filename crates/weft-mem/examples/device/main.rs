@@ -2,7 +2,7 @@
 //! directions with their bytes checked, events, and handles between two processes. Beside CUDA's figures stand those of
 //! the driver's own calls.
 //!
-//! `cargo run --release -p weft-mem --example device`
+//! `cargo run --release -p weft-mem --example device`; with `-- small` it measures nothing and is done at once.
 #![expect(clippy::expect_used, clippy::indexing_slicing, reason = "a test stops at what must not happen")]
 
 mod peer;
@@ -179,7 +179,7 @@ fn verify(table: &dyn Operations, device: u32) {
     println!("  verified: zeros, {} lengths, {} scattered pieces, 4 threads with 128 events each", 12, pieces.len());
 }
 
-fn measure(table: &dyn Operations, device: u32, raw: Option<&raw::Cuda>) {
+fn measure(table: &dyn Operations, device: u32, raw: Option<&(raw::Maker, raw::Cuda)>) {
     let most = 1 << 30;
     let (memory, second) = (Memory::new(table, device, most), Memory::new(table, device, most));
     let mut pageable = pattern(3, most);
@@ -231,7 +231,7 @@ fn measure(table: &dyn Operations, device: u32, raw: Option<&raw::Cuda>) {
                     let event = unsafe { table.start(device, direction, &piece) }.expect("a copy");
                     table.wait(event).expect("it is done");
                 });
-                let theirs = raw.map(|raw| raw.measure(device, direction, &piece[0]));
+                let theirs = raw.map(|(maker, raw)| raw.measure(maker, device, direction, &piece[0]));
                 let (plain, stream) = theirs.map_or(("-".to_owned(), "-".to_owned()), |(plain, stream)| {
                     (figure(bytes, plain), figure(bytes, stream))
                 });
@@ -261,8 +261,7 @@ fn measure(table: &dyn Operations, device: u32, raw: Option<&raw::Cuda>) {
     println!("  start and ask until done, 8 B within: {starts:.2} µs");
 }
 
-fn handles(table: &dyn Operations, device: u32, raw: Option<&raw::Cuda>) {
-    let length = 1 << 30;
+fn handles(table: &dyn Operations, device: u32, length: usize) {
     let memory = Memory::new(table, device, length);
     peer::play(table, device, memory.address, length, "allocated by the table");
     // Once more at the same place: an allocation that was freed and made anew has another id.
@@ -271,17 +270,19 @@ fn handles(table: &dyn Operations, device: u32, raw: Option<&raw::Cuda>) {
     let memory = Memory::new(table, device, length);
     let again = table.classify(memory.address).expect("ours");
     assert_ne!(first, again.id, "ids are not used twice");
-    println!("  freed and allocated again: base {}, id {first} then {}", memory.address, again.id);
-    if let Some(raw) = raw {
-        raw.kinds_of_memory(table, device);
-        let shared = raw.create(device, 64 << 20, true);
-        peer::play(table, device, shared, 64 << 20, "of cuMemCreate");
-        let private = raw.create(device, 64 << 20, false);
-        let found = table.classify(private).expect("device memory");
-        assert!(!found.exportable, "{found:?}");
-        assert_eq!(table.export(private).err(), Some(DeviceError::NotSupported));
-    }
+    println!("  freed and allocated again: base {:#x}, id {first} then {}", memory.address, again.id);
     lies(table, memory.address);
+}
+
+/// Memory that only CUDA has.
+fn created(table: &dyn Operations, device: u32, maker: &raw::Maker, length: usize) {
+    let shared = maker.create(device, length, true);
+    peer::play(table, device, shared, length, "of cuMemCreate");
+    let private = maker.create(device, length, false);
+    let found = table.classify(private).expect("device memory");
+    assert!(!found.exportable, "{found:?}");
+    assert_eq!(table.export(private).err(), Some(DeviceError::NotSupported));
+    assert!(!maker.is_entered(), "the thread has no context, as before");
 }
 
 /// Handles that are not what they say.
@@ -312,6 +313,7 @@ fn main() {
         let kind = Kind::from_number(kind.parse().expect("a number")).expect("a kind");
         return peer::answer(operations(kind).expect("the kind that the other process has"));
     }
+    let small = arguments.iter().any(|argument| argument == "small");
     for kind in Kind::ALL {
         let start = Instant::now();
         let table = match operations(kind) {
@@ -335,10 +337,19 @@ fn main() {
             let start = Instant::now();
             drop(Memory::new(table, device, 1));
             println!("  first use: {:.1} ms", start.elapsed().as_secs_f64() * 1000.0);
-            let raw = (kind == Kind::Cuda).then(raw::Cuda::load);
             verify(table, device);
-            handles(table, device, raw.as_ref());
-            measure(table, device, raw.as_ref());
+            handles(table, device, if small { 8 << 20 } else { 1 << 30 });
+            let maker = (kind == Kind::Cuda).then(raw::Maker::load);
+            if let Some(maker) = &maker {
+                created(table, device, maker, if small { 8 << 20 } else { 64 << 20 });
+            }
+            if !small {
+                let raw = maker.map(|maker| (maker, raw::Cuda::load()));
+                if let Some((maker, raw)) = &raw {
+                    raw.kinds_of_memory(maker, table, device);
+                }
+                measure(table, device, raw.as_ref());
+            }
         }
     }
 }
