@@ -119,28 +119,30 @@ fn verify(table: &dyn Operations, device: u32) {
         assert!(out[..2] == [0, 0] && out[2 + length..].iter().all(|byte| *byte == 0), "nothing beside {length} bytes");
     }
 
-    // Scattered pieces, long and short in turn, many more than fit into what they are staged in.
-    let mut pieces = Vec::new();
-    let (mut at, mut turn) = (0usize, 0usize);
-    while at < length {
-        let part = [7, 8000, 60, 1 << 20, 0, 8192, 30_000, 3][turn % 8].min(length - at);
-        pieces.push((at, part));
-        (at, turn) = (at + part, turn + 1);
+    // Scattered pieces: long and short in turn, and only short ones, many more than fit into what they are staged in.
+    for parts in [&[7, 8000, 60, 1 << 20, 0, 8192, 30_000, 3][..], &[8192, 1, 8000]] {
+        let mut pieces = Vec::new();
+        let (mut at, mut parts) = (0, parts.iter().cycle());
+        while at < length {
+            let part = length.min(at + parts.next().expect("they never end")) - at;
+            pieces.push((at, part));
+            at += part;
+        }
+        let transfers = |to: u64, from: u64| -> Vec<Transfer> {
+            let transfer = |(at, length): &(usize, usize)| (*at as u64, *length);
+            let transfers = pieces.iter().map(transfer);
+            transfers.map(|(at, length)| Transfer { to: to + at, from: from + at, length }).collect()
+        };
+        out.fill(0);
+        // SAFETY: all pieces lie in the three memories, which are as long, and are waited for.
+        unsafe {
+            table.copy(device, Direction::ToDevice, &transfers(memory.address, bytes.as_ptr() as u64)).expect("to");
+            table.copy(device, Direction::Within, &transfers(second.address, memory.address)).expect("within");
+            let out = out.as_mut_ptr() as u64;
+            table.copy(device, Direction::FromDevice, &transfers(out, second.address)).expect("from");
+        }
+        assert!(out == bytes, "{} pieces", pieces.len());
     }
-    let transfers = |to: u64, from: u64| -> Vec<Transfer> {
-        pieces
-            .iter()
-            .map(|(at, length)| Transfer { to: to + *at as u64, from: from + *at as u64, length: *length })
-            .collect()
-    };
-    out.fill(0);
-    // SAFETY: all pieces lie in the three memories, which are as long, and are waited for.
-    unsafe {
-        table.copy(device, Direction::ToDevice, &transfers(memory.address, bytes.as_ptr() as u64)).expect("to");
-        table.copy(device, Direction::Within, &transfers(second.address, memory.address)).expect("within");
-        table.copy(device, Direction::FromDevice, &transfers(out.as_mut_ptr() as u64, second.address)).expect("from");
-    }
-    assert!(out == bytes, "{} pieces", pieces.len());
 
     // Asynchronous, many at a time, in threads.
     std::thread::scope(|scope| {
@@ -176,7 +178,7 @@ fn verify(table: &dyn Operations, device: u32) {
     assert_eq!(table.allocate(device, usize::MAX - 5), Err(DeviceError::OutOfMemory));
     assert_eq!(table.allocate(device, 1 << 50), Err(DeviceError::OutOfMemory));
     assert!(table.export(bytes.as_ptr() as u64).is_err());
-    println!("  verified: zeros, {} lengths, {} scattered pieces, 4 threads with 128 events each", 12, pieces.len());
+    println!("  verified: zeros, lengths, scattered pieces, 4 threads with 128 events each");
 }
 
 fn measure(table: &dyn Operations, device: u32, raw: Option<&(raw::Maker, raw::Cuda)>) {
@@ -276,13 +278,18 @@ fn handles(table: &dyn Operations, device: u32, length: usize) {
 
 /// Memory that only CUDA has.
 fn created(table: &dyn Operations, device: u32, maker: &raw::Maker, length: usize) {
+    assert!(!maker.is_entered(), "the thread has no context, as before all this");
     let shared = maker.create(device, length, true);
     peer::play(table, device, shared, length, "of cuMemCreate");
     let private = maker.create(device, length, false);
     let found = table.classify(private).expect("device memory");
     assert!(!found.exportable, "{found:?}");
     assert_eq!(table.export(private).err(), Some(DeviceError::NotSupported));
-    assert!(!maker.is_entered(), "the thread has no context, as before");
+    // A context of the thread's own is there afterwards too.
+    maker.enter(0);
+    to_device(table, device, private, &[1; 100]);
+    assert!(maker.is_entered());
+    maker.leave();
 }
 
 /// Handles that are not what they say.

@@ -92,7 +92,7 @@ fn ok(code: Code) {
 
 impl Maker {
     /// Makes the device's context this thread's.
-    fn enter(&self, device: u32) {
+    pub(crate) fn enter(&self, device: u32) {
         let mut context = std::ptr::null_mut();
         // SAFETY: it writes one handle to where it is told.
         unsafe {
@@ -101,7 +101,8 @@ impl Maker {
         }
     }
 
-    fn leave(&self) {
+    /// Takes this thread's context away.
+    pub(crate) fn leave(&self) {
         // SAFETY: no context is a context.
         unsafe { ok((self.cuCtxSetCurrent)(std::ptr::null_mut())) };
     }
