@@ -10,7 +10,7 @@ mod raw;
 
 use std::time::Instant;
 
-use weft_mem::device::{DeviceError, Direction, Event, Handle, Kind, Operations, Place, Transfer, operations};
+use weft_mem::device::{DeviceError, Direction, Event, Handle, Kind, Operations, Place, Transfer, in_use, operations};
 
 /// Memory of a device that is freed at the end.
 struct Memory<'a> {
@@ -321,6 +321,7 @@ fn main() {
         return peer::answer(operations(kind).expect("the kind that the other process has"));
     }
     let small = arguments.iter().any(|argument| argument == "small");
+    assert!(in_use(Kind::Cuda).is_none(), "nobody loaded it yet");
     for kind in Kind::ALL {
         let start = Instant::now();
         let table = match operations(kind) {
@@ -346,6 +347,7 @@ fn main() {
             println!("  first use: {:.1} ms", start.elapsed().as_secs_f64() * 1000.0);
             verify(table, device);
             handles(table, device, if small { 8 << 20 } else { 1 << 30 });
+            assert!(in_use(kind).is_some());
             let maker = (kind == Kind::Cuda).then(raw::Maker::load);
             if let Some(maker) = &maker {
                 created(table, device, maker, if small { 8 << 20 } else { 64 << 20 });

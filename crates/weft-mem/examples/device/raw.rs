@@ -198,6 +198,9 @@ impl Cuda {
             println!("  {what}: {:x?}", table.classify(address));
         }
         assert_eq!(table.classify(host as u64), None, "memory of the host");
+        // Two allocations in one block of the driver's: each is opened by itself.
+        super::peer::play(table, device, small, 1000, "of 1000 bytes");
+        super::peer::play(table, device, neighbour, 1000, "of 1000 bytes beside it");
         maker.enter(device);
         // SAFETY: allocated above, in no use.
         unsafe {

@@ -8,9 +8,9 @@ use std::ffi::{c_int, c_void};
 use std::fmt;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::{null, null_mut};
-use std::sync::{Mutex, OnceLock};
+use std::sync::Mutex;
 
-use super::library::{Library, functions};
+use super::library::{Library, Vendor, functions};
 use super::pending::{Pending, lock, too_many};
 use super::{
     Absent, Allocation, Capabilities, DeviceError, Direction, Event, HANDLE_BYTES, Handle, Kind, Operations, Place,
@@ -225,18 +225,12 @@ functions! {
     }
 }
 
-/// The operations, or why there are none.
-pub(super) fn operations() -> Result<&'static dyn Operations, Absent> {
-    static LEVEL_ZERO: OnceLock<Result<LevelZero, Absent>> = OnceLock::new();
-    let load = || LevelZero::load(&Library::open("WEFT_LEVEL_ZERO_LIBRARY", "libze_loader.so.1")?);
-    match LEVEL_ZERO.get_or_init(load) {
-        Ok(level_zero) => Ok(level_zero),
-        Err(absent) => Err(absent.clone()),
-    }
-}
+/// The kind, when it is first asked for.
+pub(super) static LEVEL_ZERO: Vendor<LevelZero> =
+    Vendor::new("WEFT_LEVEL_ZERO_LIBRARY", "libze_loader.so.1", LevelZero::load);
 
 /// The library and its devices.
-struct LevelZero {
+pub(super) struct LevelZero {
     functions: Functions,
     devices: Vec<Device>,
     pending: Pending<(u32, Object)>,

@@ -9,10 +9,10 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fmt;
 use std::path::Path;
 use std::ptr::{null, null_mut};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock};
 
-use super::library::{Library, functions};
+use super::library::{Library, Vendor, functions};
 use super::pending::{Pending, lock, too_many};
 use super::{
     Absent, Allocation, Capabilities, DeviceError, Direction, Event, HANDLE_BYTES, Handle, Kind, Operations, Place,
@@ -133,17 +133,11 @@ functions! {
     }
 }
 
-/// The operations, or why there are none.
-pub(super) fn operations() -> Result<&'static dyn Operations, Absent> {
-    static ROCM: OnceLock<Result<Rocm, Absent>> = OnceLock::new();
-    match ROCM.get_or_init(|| Rocm::load(&Library::open("WEFT_ROCM_LIBRARY", "libhsa-runtime64.so.1")?)) {
-        Ok(rocm) => Ok(rocm),
-        Err(absent) => Err(absent.clone()),
-    }
-}
+/// The kind, when it is first asked for.
+pub(super) static ROCM: Vendor<Rocm> = Vendor::new("WEFT_ROCM_LIBRARY", "libhsa-runtime64.so.1", Rocm::load);
 
 /// The runtime and its devices.
-struct Rocm {
+pub(super) struct Rocm {
     functions: Functions,
     host: Agent,
     devices: Vec<Device>,

@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::null_mut;
 use std::sync::{Mutex, OnceLock};
 
-use super::library::Library;
+use super::library::{Library, Vendor};
 use super::pending::{Pending, lock, too_many};
 use super::{
     Absent, Allocation, Capabilities, DeviceError, Direction, Event, HANDLE_BYTES, Handle, Kind, Operations, Place,
@@ -24,17 +24,11 @@ mod lane;
 use driver::{Attributes, Driver, EventHandle, call};
 use lane::Ready;
 
-/// The operations, or why there are none.
-pub(super) fn operations() -> Result<&'static dyn Operations, Absent> {
-    static CUDA: OnceLock<Result<Cuda, Absent>> = OnceLock::new();
-    match CUDA.get_or_init(|| Cuda::load(&Library::open("WEFT_CUDA_LIBRARY", "libcuda.so.1")?)) {
-        Ok(cuda) => Ok(cuda),
-        Err(absent) => Err(absent.clone()),
-    }
-}
+/// The kind, when it is first asked for.
+pub(super) static CUDA: Vendor<Cuda> = Vendor::new("WEFT_CUDA_LIBRARY", "libcuda.so.1", Cuda::load);
 
 /// The driver and what was made of its devices.
-struct Cuda {
+pub(super) struct Cuda {
     driver: Driver,
     devices: Vec<Device>,
     pending: Pending<(u32, EventHandle)>,
