@@ -62,20 +62,21 @@ pub const STAGE_ALIGN_BYTES: usize = 64;
 pub const DEVICE_COPIES_MAX: usize = 1 << 16;
 /// Allocations of other processes that can be mapped at a time, of each kind.
 pub const DEVICE_IMPORTS_MAX: usize = 4096;
-/// What allocations on a CUDA device are rounded up to. The driver maps whole blocks of this size for a process that
-/// opens a handle, so that smaller allocations would show their neighbours.
-pub const CUDA_BLOCK_BYTES: usize = 2 << 20;
+/// What allocations on devices are rounded up to. Drivers map whole blocks of this size for a process that opens a handle,
+/// so that smaller allocations would show their neighbours.
+pub const DEVICE_BLOCK_BYTES: usize = 2 << 20;
 /// Streams of each CUDA device on which copies are started.
 pub const CUDA_STREAMS: usize = 4;
 /// Lanes (a stream and its pinned memory) of each CUDA device that are made with its context; more are made when more
 /// threads copy at a time.
 pub const CUDA_LANES_READY: usize = 2;
-/// Pinned memory of a lane is used in turn in so many pieces.
-pub const STAGING_PIECES: usize = 4;
-/// Bytes of one of those pieces.
-pub const STAGING_PIECE_BYTES: usize = 512 << 10;
-/// Pieces up to this length go through pinned memory without asking whether theirs is pinned: the question takes as long
-/// as copying so much.
+/// Copies that can be started at a time on each Level Zero device.
+pub const LEVEL_ZERO_EVENTS: usize = 1024;
+/// Pinned memory of a lane: the longest copy from a device into pageable memory that goes through it. The driver is
+/// slower up to here and faster beyond.
+pub const STAGING_BYTES: usize = 512 << 10;
+/// Pieces up to this length go through the pinned memory without asking whether theirs is pinned: to copy so much takes
+/// as long as what asking may save.
 pub const STAGING_UNASKED_MAX_BYTES: usize = 8 << 10;
 
 const _: () = {
@@ -84,6 +85,6 @@ const _: () = {
     assert!(STAGE_OUT_AHEAD_BYTES >= weft_core::limits::MTU_MAX_BYTES as usize, "any packet's payload");
     assert!(REGIONS_MAX > 2 * weft_core::limits::HANDLES_MAX, "each command may register its buffer");
     assert!(REGION_SLOT_BITS + REGION_GENERATION_BITS <= 24, "at least 40 bits of a key are random");
-    assert!(STAGING_UNASKED_MAX_BYTES <= STAGING_PIECE_BYTES && STAGING_PIECE_BYTES.is_multiple_of(64));
+    assert!(STAGING_UNASKED_MAX_BYTES <= STAGING_BYTES);
     assert!(LOCAL_BUFFERS_MAX > 2 * weft_core::limits::HANDLES_MAX);
 };
