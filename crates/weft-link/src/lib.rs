@@ -2,7 +2,7 @@
 //!
 //! Everything here is a [`Link`]. [`udp::UdpLink`] is the one that leaves the machine, [`loopback`] joins nodes inside
 //! of one process, and the decorators wrap any link: [`fault::Faulty`] loses, repeats, reorders, damages and delays,
-//! [`capture::Capture`] writes what passes to a pcap file. [`bare`] measures what plain sockets can do, which is the
+//! [`capture::Capture`] writes what passes to a pcap file, [`staged::Staged`] sends from the memory of devices. [`bare`] measures what plain sockets can do, which is the
 //! limit that a link is compared with. Read [`link`] first.
 #![cfg(target_os = "linux")]
 
@@ -13,6 +13,7 @@ pub mod limits;
 pub mod link;
 pub mod loopback;
 mod segment;
+pub mod staged;
 pub mod udp;
 pub mod wait;
 
