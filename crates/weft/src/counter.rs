@@ -79,6 +79,7 @@ impl Counter {
         let waiter = Waiter::default();
         let reached = waiter.wait(self.domain().nic(), awaited, timeout, || {
             let count = self.count();
+            self.domain().nic().lock().check_devices()?;
             if count.value >= value {
                 Ok(Some(true))
             } else if count.errors != errors {
