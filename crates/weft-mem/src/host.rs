@@ -33,6 +33,9 @@ const REGION: u32 = 1 << 31;
 /// `HostMemory` only: they are done on the host, between a copy out and a copy in.
 #[derive(Debug)]
 pub struct HostMemory {
+    /// Bytes on their way from and to devices. Reading needs it too. The first field, since it is dropped first: no copy
+    /// may be under way when memory goes.
+    staging: Mutex<Staging>,
     locals: Vec<LocalSlot>,
     /// The slot that became free last.
     free: u32,
@@ -41,8 +44,6 @@ pub struct HostMemory {
     recycled: Vec<Vec<u8>>,
     /// Memory of a device was attached or registered.
     uses_devices: bool,
-    /// Bytes on their way from and to devices. Reading needs it too.
-    staging: Mutex<Staging>,
 }
 
 /// Where a granted piece is.
@@ -269,17 +270,22 @@ impl HostMemory {
         Ok(())
     }
 
-    /// Brings everything that was written to where it belongs, and makes those who read device memory from now on see
-    /// it anew. To be called before anybody is told of a completion, and between what came and what goes. An error is
-    /// that of a device, and stays: bytes may be lost of operations that were thought to be done.
+    /// After something came: begins to bring what was written to where it belongs, and makes those who read device
+    /// memory from now on see it anew.
+    #[inline]
+    pub fn advance(&mut self) {
+        if self.uses_devices {
+            let staging = self.staging_mut();
+            staging.forget_passing();
+            staging.advance();
+        }
+    }
+
+    /// Before anybody is told, here or at a peer: waits until everything that was written is where it belongs. An error
+    /// is that of a device, and stays: bytes may be lost of operations that were thought to be done.
     #[inline]
     pub fn settle(&mut self) -> Result<(), Fault> {
-        if !self.uses_devices {
-            return Ok(());
-        }
-        let staging = self.staging_mut();
-        staging.forget_passing();
-        staging.settle()
+        if self.uses_devices { self.staging_mut().settle() } else { Ok(()) }
     }
 
     /// Whether memory of a device was ever attached or registered.

@@ -27,6 +27,8 @@ pub const EMULATED_DELAY_US: u64 = 20;
 pub const STAGE_IN_BYTES: usize = 256 << 10;
 /// Buffers of that size: one is filled while the others are copied.
 pub const STAGE_IN_BUFFERS: usize = 4;
+/// From so many bytes on a copy to the device goes on while others come; a shorter one is done at once.
+pub const STAGE_IN_START_BYTES: usize = 16 << 10;
 /// Bytes that came from device memory and wait to be sent.
 pub const STAGE_OUT_BYTES: usize = 4 << 20;
 /// Bytes that are fetched at a time when device memory is read in order.

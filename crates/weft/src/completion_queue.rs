@@ -257,6 +257,9 @@ impl Core {
 
     fn fresh_completion(&mut self, queue: QueueId) -> Option<Completion> {
         let completion = self.engine.poll_completion(queue)?;
+        if !self.settle() {
+            return None;
+        }
         Some(self.with_buffer(completion))
     }
 

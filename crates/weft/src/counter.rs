@@ -127,7 +127,9 @@ impl Counter {
     }
 
     fn count(&self) -> Count {
-        self.domain().nic().lock_progressed().engine.counter(self.inner.id)
+        let mut core = self.domain().nic().lock_progressed();
+        core.settle();
+        core.engine.counter(self.inner.id)
     }
 }
 

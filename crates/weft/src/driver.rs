@@ -177,19 +177,20 @@ impl Core {
         self.notify();
     }
 
-    /// Brings what came for device memory there: before anybody reads a completion, and before anything goes out that
-    /// tells a peer of it.
+    /// Waits until what came for device memory is there: before anybody reads a completion or a counter, and before
+    /// anything goes out that tells a peer of it. False: a device has failed.
     #[inline]
-    pub(crate) fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) -> bool {
         if self.engine.memory_mut().settle().is_err() {
             self.device_failed = true;
             self.abandoned = true;
         }
+        !self.device_failed
     }
 
     /// After something was posted: sends it at once unless company will come soon.
     pub(crate) fn posted(&mut self, now: Time, more: bool) {
-        self.settle();
+        self.engine.memory_mut().advance();
         if more {
             self.flush_at = self.flush_at.min(now.plus_micros(FLUSH_US));
         } else if self.engine.is_urgent() {
@@ -255,7 +256,7 @@ impl Core {
                 }
             }
         }
-        self.settle();
+        engine.memory_mut().advance();
         calls
     }
 
@@ -278,6 +279,9 @@ impl Core {
                     self.flush_at = Time::NEVER;
                     return;
                 }
+            }
+            if !self.settle() {
+                return;
             }
             match self.send() {
                 Ok(taken) => self.sent += taken,
