@@ -14,6 +14,7 @@ mod buffer;
 pub mod copy;
 pub mod crc;
 pub mod device;
+mod foreign;
 mod host;
 mod keys;
 pub mod limits;
@@ -25,6 +26,7 @@ mod tests;
 
 pub use buffer::Buffer;
 pub use crc::crc32c;
+pub use foreign::{Copying, Foreign, Inside};
 pub use host::{AttachError, HostMemory};
 pub use region::{Addressing, MemoryRegion, Region, RegisterError};
 pub use segment::{DeviceSegment, Segment, SegmentMut, Sendable};

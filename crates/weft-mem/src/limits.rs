@@ -35,7 +35,9 @@ pub const STAGE_OUT_BYTES: usize = 4 << 20;
 pub const STAGE_OUT_AHEAD_BYTES: usize = 256 << 10;
 /// Pieces of device memory that wait to be sent.
 pub const STAGE_OUT_ENTRIES_MAX: usize = 256;
-/// What they are aligned to.
+/// Copies between registered and other device memory that go on at a time.
+pub const COPIES_MAX: usize = 4096;
+/// What staged pieces are aligned to.
 pub const STAGE_ALIGN_BYTES: usize = 64;
 
 const _: () = {

@@ -132,6 +132,14 @@ impl Staging {
         if self.inbound.is_busy_with(range) { self.settle() } else { Ok(()) }
     }
 
+    /// Others copy from a range, or into it: what was written before is there by then.
+    pub(crate) fn step_aside(&mut self, range: &Located, is_written: bool) -> Result<(), Fault> {
+        if is_written {
+            self.outbound.forget_range(range);
+        }
+        self.settle_range(range)
+    }
+
     /// Begins to bring all bytes to their device: they will be there soon, whoever waits for them.
     pub(crate) fn advance(&mut self) {
         self.inbound.advance(&mut self.counters);
