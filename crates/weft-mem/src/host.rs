@@ -10,7 +10,7 @@ use weft_core::memory::{Access, Fault, Granted, LocalKey, Memory};
 
 use crate::atomic::{self, Values};
 use crate::buffer::Buffer;
-use crate::device::{Allocation, DeviceError, Handle, Place};
+use crate::device::{DeviceError, Handle, Place};
 use crate::foreign::{Copies, Copying, Foreign, Inside, Plan, Way};
 use crate::keys::Keys;
 use crate::limits::{INJECT_MAX_BYTES, INJECT_POOL_MAX, LOCAL_BUFFERS_MAX, LOCAL_SLOT_BITS, STAGE_OUT_AHEAD_BYTES};
@@ -288,7 +288,8 @@ impl HostMemory {
             return Ok(None);
         }
         let address = found.pointer as u64;
-        let allocation = Allocation::of(address).ok_or(Fault::Failed)?;
+        let operations = crate::staging::operations(found.place).map_err(crate::staging::fault)?;
+        let allocation = operations.classify(address).ok_or(Fault::Failed)?;
         Ok(Some(Inside { allocation, offset: address - allocation.base }))
     }
 

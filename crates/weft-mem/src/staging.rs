@@ -147,7 +147,9 @@ impl Staging {
 
     /// Forgets what was fetched from memory that peers and kernels may write: the next who asks sees it as it is then.
     pub(crate) fn forget_passing(&mut self) {
-        self.outbound.forget(|entry| !entry.name.lasting);
+        if std::mem::take(&mut self.outbound.has_passing) {
+            self.outbound.forget(|entry| !entry.name.lasting);
+        }
     }
 
     /// Ends all copies that are under way to any memory, and from this one.
@@ -369,6 +371,8 @@ struct Outbound {
     head: u64,
     /// Oldest first.
     entries: VecDeque<Entry>,
+    /// Some are of memory that others may write.
+    has_passing: bool,
     /// Who reads in order: the memory, where the next piece begins, and how much was fetched last.
     reader: Option<(Name, usize)>,
 }
@@ -489,7 +493,7 @@ impl Outbound {
             unsafe { copy_from(from, pointer)? };
             None
         };
-        self.entries.push_back(Entry { name, from, at, event });
+        self.push(Entry { name, from, at, event });
         Ok(pointer)
     }
 
@@ -521,8 +525,13 @@ impl Outbound {
             // SAFETY: `find` gives as many bytes, and the room was made for both.
             unsafe { copy::copy(pointer.add(inside), found, length) };
         }
-        self.entries.push_back(Entry { name, from, at, event: None });
+        self.push(Entry { name, from, at, event: None });
         Ok(Some(pointer))
+    }
+
+    fn push(&mut self, entry: Entry) {
+        self.has_passing |= !entry.name.lasting;
+        self.entries.push_back(entry);
     }
 
     /// Bytes that are in the window, all in one entry; waits until they are there.
