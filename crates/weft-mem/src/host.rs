@@ -16,6 +16,7 @@ use crate::keys::Keys;
 use crate::limits::{INJECT_MAX_BYTES, INJECT_POOL_MAX, LOCAL_BUFFERS_MAX, LOCAL_SLOT_BITS, STAGE_OUT_AHEAD_BYTES};
 use crate::region::{Addressing, MemoryRegion, Region, RegisterError};
 use crate::segment::{DeviceSegment, Segment, SegmentMut, Sendable};
+use crate::shared::Shareable;
 use crate::staging::{Located, Staging, StagingCounters};
 use crate::{copy, crc};
 
@@ -171,6 +172,18 @@ impl HostMemory {
             self.let_go(slot | REGION, generation);
         }
         self.keys.remove(key).map(|_| ())
+    }
+
+    /// What a peer of the same machine needs to reach a registered region by itself: a descriptor, the address of the
+    /// first byte, and its rights. `None`: the region's memory cannot be shared that way.
+    #[must_use]
+    pub fn share(&self, key: u64) -> Option<(Shareable, u64, Access)> {
+        let (.., entry) = self.keys.find(key).ok()?;
+        let writes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        let shareable = entry.memory.share(entry.access.0 & writes.0 != 0)?;
+        // Who may write could not be kept from reading what he has mapped.
+        let reads = entry.access.contains(Access::REMOTE_READ);
+        reads.then_some((shareable, entry.base, entry.access))
     }
 
     /// Registrations that hold.
@@ -457,6 +470,12 @@ impl HostMemory {
             return None;
         }
         Some((index, slot.buffer.as_ref()?, slot.generation))
+    }
+
+    /// Where a granted piece of host memory is, for the calls of the system that copy between processes.
+    pub(crate) fn pointer(&self, of: Granted, access: Access) -> Result<*mut u8, Fault> {
+        let found = self.resolve(of, access)?;
+        if found.place.is_host() { Ok(found.pointer) } else { Err(Fault::NotSupported) }
     }
 
     /// Where a granted piece is, if it still is, lies in one piece, and has the right. Rights of peers are those of a

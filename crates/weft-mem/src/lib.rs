@@ -9,6 +9,7 @@
 //! is checked against the tables of [`HostMemory`] at the time it is made.
 
 mod atomic;
+pub mod attach;
 pub mod borrowed;
 mod buffer;
 pub mod copy;
@@ -18,8 +19,10 @@ mod foreign;
 mod host;
 mod keys;
 pub mod limits;
+mod mapping;
 mod region;
 mod segment;
+mod shared;
 mod staging;
 #[cfg(test)]
 mod tests;
@@ -28,6 +31,8 @@ pub use buffer::Buffer;
 pub use crc::crc32c;
 pub use foreign::{Copying, Foreign, Inside};
 pub use host::{AttachError, HostMemory};
+pub use mapping::{MapError, Mapping};
 pub use region::{Addressing, MemoryRegion, Region, RegisterError};
 pub use segment::{DeviceSegment, Segment, SegmentMut, Sendable};
+pub use shared::Shareable;
 pub use staging::{Pinned, StagingCounters};

@@ -16,6 +16,7 @@ use weft_core::memory::{Access, Fault};
 use crate::copy;
 use crate::device::{Allocation, DeviceError, Place};
 use crate::limits::PAGE_BYTES;
+use crate::shared::SharedMemory;
 use crate::staging::{self, Located};
 
 /// A piece of memory that can be registered, and read and written meanwhile. Clones name the same memory, which lives
@@ -40,6 +41,8 @@ enum Backing {
     Pages(Layout),
     /// Ours, from a vector; the vector is never looked at while the region lives.
     Vec(Vec<u8>),
+    /// Ours, of a file that other processes can map.
+    Shared(SharedMemory),
     /// Ours, of a device.
     Device,
     /// The caller's, by contract of [`MemoryRegion::from_raw`]; or nobody's, when it has no bytes.
@@ -89,6 +92,19 @@ impl MemoryRegion {
     pub fn from_vec(mut bytes: Vec<u8>) -> MemoryRegion {
         let pointer = NonNull::new(bytes.as_mut_ptr()).unwrap_or(NonNull::dangling());
         MemoryRegion::new(pointer, bytes.len(), true, Backing::Vec(bytes))
+    }
+
+    /// Memory of which `length` bytes are the region's.
+    pub(crate) fn from_shared(memory: SharedMemory, length: usize) -> MemoryRegion {
+        MemoryRegion::new(memory.pointer(), length, true, Backing::Shared(memory))
+    }
+
+    /// What it is made of, if it can be shared.
+    pub(crate) fn shared(&self) -> Option<&SharedMemory> {
+        match &self.inner.backing {
+            Backing::Shared(memory) => Some(memory),
+            _ => None,
+        }
     }
 
     /// Memory of the caller.
@@ -210,7 +226,7 @@ impl MemoryRegion {
         let mut inner = Arc::try_unwrap(self.inner).map_err(|inner| MemoryRegion { inner })?;
         match mem::replace(&mut inner.backing, Backing::Raw) {
             Backing::Vec(bytes) => Ok(bytes),
-            Backing::Pages(_) | Backing::Device | Backing::Raw => Ok(Vec::new()),
+            _ => Ok(Vec::new()),
         }
     }
 

@@ -6,7 +6,10 @@
 use std::fmt;
 use std::os::fd::OwnedFd;
 
+mod cuda;
 pub mod emulated;
+mod library;
+mod pending;
 mod system;
 
 /// Kinds of memory.
@@ -279,6 +282,7 @@ pub fn operations(kind: Kind) -> Result<&'static dyn Operations, Absent> {
     match kind {
         Kind::System => Ok(&system::System),
         Kind::Emulated => Ok(emulated::operations()),
+        Kind::Cuda => cuda::operations(),
         kind => Err(Absent(format!("{kind} is not built in"))),
     }
 }

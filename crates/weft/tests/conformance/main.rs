@@ -102,6 +102,8 @@ combinations! {
     udp_automatic_between_devices: Udp Automatic Emulated Emulated;
     loopback_manual: Loopback Manual Host Host;
     loopback_automatic: Loopback Automatic Host Host;
+    shm_manual: Shm Manual Host Host;
+    shm_automatic: Shm Automatic Host Host;
     faulty_udp_manual: FaultyUdp Manual Host Host;
     faulty_udp_automatic: FaultyUdp Automatic Host Host;
 }

@@ -19,6 +19,8 @@ pub(crate) enum Ways {
     Udp,
     Loopback,
     FaultyUdp,
+    /// Shared memory: the nodes find out by themselves that they are on one machine.
+    Shm,
 }
 
 /// Where the buffers and regions of a node are.
@@ -90,7 +92,8 @@ impl World {
                 builder.decorate(move |link| weft::link::fault::Faulty::new(link, seed, faults(), Default::default()));
         }
         let domain = match self.ways {
-            Ways::Udp | Ways::FaultyUdp => builder.udp("127.0.0.1:0").unwrap(),
+            Ways::Shm => builder.udp("127.0.0.1:0").unwrap(),
+            Ways::Udp | Ways::FaultyUdp => builder.road(weft::Road::Packets).udp("127.0.0.1:0").unwrap(),
             Ways::Loopback => {
                 let local = SocketAddr::from(([10, 0, 0, 1], self.domains.borrow().len() as u16 + 1));
                 builder.link(Box::new(self.network.link(local).unwrap())).unwrap()
