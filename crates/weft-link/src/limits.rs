@@ -22,6 +22,8 @@ pub const CLASSES: usize = 4;
 pub const INBOX_MAX: usize = 4096;
 /// Datagrams that a faulty link holds back in one direction.
 pub const HELD_MAX: usize = 4096;
+/// Bytes of device memory that are copied at a time to be sent.
+pub const STAGED_BYTES: usize = 256 << 10;
 /// Bytes of IPv4 and UDP headers.
 pub const IPV4_HEADERS_BYTES: u32 = 20 + 8;
 /// Bytes of IPv6 and UDP headers.

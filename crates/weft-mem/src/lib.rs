@@ -17,6 +17,7 @@ pub mod calibrate;
 pub mod copy;
 pub mod crc;
 pub mod device;
+mod foreign;
 mod host;
 mod keys;
 pub mod limits;
@@ -30,6 +31,7 @@ mod tests;
 
 pub use buffer::Buffer;
 pub use crc::crc32c;
+pub use foreign::{Copying, Foreign, Inside};
 pub use host::{AttachError, HostMemory};
 pub use mapping::{MapError, Mapping};
 pub use region::{Addressing, MemoryRegion, Region, RegisterError};

@@ -50,13 +50,17 @@ pub const EMULATED_DELAY_US: u64 = 20;
 pub const STAGE_IN_BYTES: usize = 256 << 10;
 /// Buffers of that size: one is filled while the others are copied.
 pub const STAGE_IN_BUFFERS: usize = 4;
+/// From so many bytes on a copy to the device goes on while others come; a shorter one is done at once.
+pub const STAGE_IN_START_BYTES: usize = 16 << 10;
 /// Bytes that came from device memory and wait to be sent.
 pub const STAGE_OUT_BYTES: usize = 4 << 20;
 /// Bytes that are fetched at a time when device memory is read in order.
 pub const STAGE_OUT_AHEAD_BYTES: usize = 256 << 10;
 /// Pieces of device memory that wait to be sent.
 pub const STAGE_OUT_ENTRIES_MAX: usize = 256;
-/// What they are aligned to.
+/// Copies between registered and other device memory that go on at a time.
+pub const COPIES_MAX: usize = 4096;
+/// What staged pieces are aligned to.
 pub const STAGE_ALIGN_BYTES: usize = 64;
 /// Copies between host and device that can be under way at a time, of each kind.
 pub const DEVICE_COPIES_MAX: usize = 1 << 16;
