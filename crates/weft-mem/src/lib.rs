@@ -9,6 +9,7 @@
 //! is checked against the tables of [`HostMemory`] at the time it is made.
 
 mod atomic;
+pub mod bare;
 pub mod borrowed;
 mod buffer;
 pub mod copy;
