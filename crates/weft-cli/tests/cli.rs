@@ -413,6 +413,41 @@ fn a_peer_that_is_not_installed_is_told_of() {
 }
 
 #[test]
+fn the_benchmark_of_shared_memory_has_peers_and_limits() {
+    let _alone = SPINNING.lock();
+    let bench = |test: &str, operation: &str, sizes: &str, path: Option<&str>| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
+        command.args(["bench", test, "--link", "shm", "--op", operation, "--sizes", sizes, "--rounds", "1"]);
+        command.args(["--quick", "--peers-only"]);
+        command.envs(path.map(|path| ("PATH", path)));
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let figures = |row: &[String]| row[1..].iter().all(|cell| cell.parse::<f64>().is_ok_and(|figure| figure > 0.0));
+
+    let shown = bench("lat", "tagged", "8", None);
+    let heads: Vec<Vec<&str>> = shown.lines().skip(1).take(2).map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(heads[1], ["shm", "posix,cma", "posix", "sysv", "memcpy", "line"], "{shown}");
+    assert!(figures(&bench_row(&shown, "8")), "{shown}");
+    assert!(shown.contains("note: cache line before and after runs: "), "{shown}");
+
+    // Without any peer the limits are still there, and it is said what is absent and that nobody could be pinned.
+    for (test, operation, limits) in
+        [("lat", "send", &["memcpy", "line"][..]), ("bw", "write", &["memcpy"]), ("rate", "read", &["lines"])]
+    {
+        let shown = bench(test, operation, "64", Some("/nonexistent"));
+        let heads: Vec<&str> = shown.lines().nth(2).unwrap().split_whitespace().collect();
+        assert_eq!(heads, limits, "{shown}");
+        let row = bench_row(&shown, "64");
+        assert!(row.len() == limits.len() + 1 && figures(&row), "{shown}");
+        for install in ["libfabric-bin", "ucx-utils", "util-linux"] {
+            assert!(shown.contains(&format!("apt-get install {install}")), "{shown}");
+        }
+    }
+}
+
+#[test]
 fn namespaces_are_made_and_removed_or_refused_in_clear_words() {
     let _alone = SPINNING.lock();
     let child = Command::new(env!("CARGO_BIN_EXE_weft"))

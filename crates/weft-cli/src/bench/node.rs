@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use super::job::{Job, Measurement};
 use super::limit;
+use super::memory;
 use super::place::Place;
 use super::weft;
 use crate::Failure;
@@ -38,16 +39,25 @@ pub(crate) enum Kind {
     BarePingPong,
     /// Datagrams one way, with segmentation offload.
     BareStream,
+    /// A cache line back and forth.
+    Line,
+    /// Cache lines one way.
+    LineStream,
+    /// Copies.
+    Copy,
 }
 
 impl Kind {
-    const ALL: [Kind; 3] = [Kind::Weft, Kind::BarePingPong, Kind::BareStream];
+    const ALL: [Kind; 6] = [Kind::Weft, Kind::BarePingPong, Kind::BareStream, Kind::Line, Kind::LineStream, Kind::Copy];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Kind::Weft => "weft",
             Kind::BarePingPong => "bare-ping-pong",
             Kind::BareStream => "bare-stream",
+            Kind::Line => "line",
+            Kind::LineStream => "line-stream",
+            Kind::Copy => "copy",
         }
     }
 }
@@ -95,6 +105,12 @@ pub(crate) fn run(words: &[&str], out: &mut dyn Write) -> Result<(), Failure> {
         (Kind::BarePingPong, Role::Client) => limit::ping_pong_client,
         (Kind::BareStream, Role::Server) => limit::stream_server,
         (Kind::BareStream, Role::Client) => limit::stream_client,
+        (Kind::Line, Role::Server) => memory::line_server,
+        (Kind::Line, Role::Client) => memory::line_client,
+        (Kind::LineStream, Role::Server) => memory::stream_server,
+        (Kind::LineStream, Role::Client) => memory::stream_client,
+        (Kind::Copy, Role::Server) => memory::copy_server,
+        (Kind::Copy, Role::Client) => memory::copy_client,
     };
     let found = body(&task, &mut meeting).map_err(Failure::Told)?;
     if let Some(measurement) = found {
