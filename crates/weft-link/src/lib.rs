@@ -4,6 +4,8 @@
 //! of one process, and the decorators wrap any link: [`fault::Faulty`] loses, repeats, reorders, damages and delays,
 //! [`capture::Capture`] writes what passes to a pcap file. [`bare`] measures what plain sockets can do, which is the
 //! limit that a link is compared with. Read [`link`] first.
+//!
+//! [`shm`] is no link: it moves records, not datagrams, between processes of one machine.
 #![cfg(target_os = "linux")]
 
 pub mod bare;
@@ -13,6 +15,7 @@ pub mod limits;
 pub mod link;
 pub mod loopback;
 mod segment;
+pub mod shm;
 pub mod udp;
 pub mod wait;
 

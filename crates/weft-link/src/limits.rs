@@ -27,6 +27,48 @@ pub const IPV4_HEADERS_BYTES: u32 = 20 + 8;
 /// Bytes of IPv6 and UDP headers.
 pub const IPV6_HEADERS_BYTES: u32 = 40 + 8;
 
+/// Records that one ring of a channel holds.
+pub const RING_SLOTS: u32 = 512;
+/// Bytes of a record that need no other place than its slot.
+pub const INLINE_MAX_BYTES: usize = 80;
+/// Bytes of the payloads of one ring that lie outside of the slots.
+pub const RING_DATA_BYTES: u32 = 1 << 20;
+/// Bytes of one record's payload.
+pub const PAYLOAD_MAX_BYTES: usize = 64 << 10;
+/// Records that a receiver takes before it tells the sender, unless the ring gets empty first.
+pub const RING_PUBLISH_SLOTS: u32 = RING_SLOTS / 8;
+/// Bytes of payloads that a receiver takes before it tells the sender, likewise.
+pub const RING_PUBLISH_BYTES: u32 = RING_DATA_BYTES / 8;
+/// Bytes of payloads after which a sender looks whether all were taken, so that it can use the same pages again.
+pub const RING_LOOK_BYTES: u32 = 64 << 10;
+/// Words of a channel that both sides may write.
+pub const CHANNEL_WORDS_MAX: usize = 256;
+/// Channels of one node.
+pub const CHANNELS_MAX: usize = 4096;
+/// Connections that have not said hello yet; past it the oldest is closed.
+pub const STRANGERS_MAX: usize = 64;
+/// How long a connection may wait before it says hello, if others come meanwhile.
+pub const STRANGER_WAIT_MS: u64 = 1000;
+/// Connections that one poll accepts.
+pub const ACCEPTS_MAX: usize = 64;
+/// Sockets that one poll serves.
+pub const NODE_EVENTS_MAX: usize = 64;
+/// Messages that one poll takes from one socket.
+pub const NOTES_MAX: usize = 16;
+/// Bytes of a note.
+pub const NOTE_MAX_BYTES: usize = 4096;
+/// Descriptors of a note.
+pub const NOTE_DESCRIPTORS_MAX: usize = 8;
+/// Connections that wait to be accepted; the kernel lowers it to `net.core.somaxconn`.
+pub const BACKLOG_MAX: i32 = 4096;
+
+const _: () = {
+    assert!(RING_SLOTS.is_power_of_two() && RING_DATA_BYTES.is_power_of_two());
+    // A payload that does not fit before the end of the ring skips there: both must fit into an empty ring, and what
+    // a receiver keeps to itself must not be what the sender waits for.
+    assert!(PAYLOAD_MAX_BYTES * 2 + RING_PUBLISH_BYTES as usize <= RING_DATA_BYTES as usize);
+};
+
 const _: () = {
     assert!(MTU_MIN_BYTES <= MTU_MAX_BYTES);
     assert!(RECEIVE_BUFFER_BYTES > SEND_MAX_BYTES, "whatever UDP delivers fits (P-2.2)");

@@ -74,7 +74,7 @@ impl AsFd for Timer {
     }
 }
 
-/// One descriptor for a link, a signal and a timer.
+/// One descriptor for links, a signal and a timer.
 #[derive(Debug)]
 pub struct WaitSet {
     set: OwnedFd,
@@ -83,16 +83,15 @@ pub struct WaitSet {
 }
 
 impl WaitSet {
-    /// A set over a link's descriptor, if it has one. The set does not keep the link open: a link that is closed leaves
-    /// the set by itself.
-    pub fn new(link: Option<BorrowedFd<'_>>) -> io::Result<WaitSet> {
+    /// A set over the descriptors of links. The set does not keep them open: one that is closed leaves the set by itself.
+    pub fn new(links: &[BorrowedFd<'_>]) -> io::Result<WaitSet> {
         // SAFETY: the call takes no pointers, and gives a new descriptor that nobody else owns, or -1.
         let set = unsafe { owned(libc::epoll_create1(libc::EPOLL_CLOEXEC))? };
         let wait_set = WaitSet { set, signal: Signal::new()?, timer: Timer::new()? };
         wait_set.add(wait_set.signal.as_fd())?;
         wait_set.add(wait_set.timer.as_fd())?;
-        if let Some(link) = link {
-            wait_set.add(link)?;
+        for link in links {
+            wait_set.add(*link)?;
         }
         Ok(wait_set)
     }

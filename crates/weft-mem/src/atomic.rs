@@ -2,8 +2,9 @@
 //!
 //! Elements of up to 8 bytes are updated with atomic instructions: one where the processor has it, a compare-exchange
 //! loop around [`weft_core::atomic::apply`] otherwise. They are atomic to everything else that uses atomic instructions
-//! on the same memory. Elements of 16 bytes are updated under one lock of the process: they are atomic to each other,
-//! but who reads such an element without an atomic operation may see one half new and the other old.
+//! on the same memory, other processes included. Elements of 16 bytes are too where the processor has an instruction
+//! for them ([`wide_is_lock_free`]). Elsewhere they are updated under one lock of the process: they are atomic to each
+//! other, but who reads such an element without an atomic operation may see one half new and the other old.
 
 use std::sync::atomic::{
     AtomicI8, AtomicI16, AtomicI32, AtomicI64, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering,
@@ -167,6 +168,11 @@ unsafe fn update_16(
     operand: [u8; 16],
     compare: [u8; 16],
 ) -> Result<[u8; 16], Fault> {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if wide_is_lock_free() {
+        // SAFETY: the processor has the instruction; the caller vouches for alignment and access.
+        return unsafe { update_16_at_once(pointer, operation, datatype, operand, compare) };
+    }
     // SAFETY: the caller vouches for alignment and access to both halves.
     let halves = unsafe { [AtomicU64::from_ptr(pointer.cast()), AtomicU64::from_ptr(pointer.add(8).cast())] };
     let _guard = WIDE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -187,6 +193,67 @@ unsafe fn update_16(
         half.store(u64::from_ne_bytes(*bytes), Ordering::Release);
     }
     Ok(old)
+}
+
+/// Whether elements of 16 bytes are updated by one instruction, and so atomically to other processes too.
+pub(crate) fn wide_is_lock_free() -> bool {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        is_x86_feature_detected!("cmpxchg16b")
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    {
+        false
+    }
+}
+
+/// # Safety
+/// As [`update_16`]; the processor has `cmpxchg16b`.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+unsafe fn update_16_at_once(
+    pointer: *mut u8,
+    operation: AtomicOperation,
+    datatype: Datatype,
+    operand: [u8; 16],
+    compare: [u8; 16],
+) -> Result<[u8; 16], Fault> {
+    // The first guess may be wrong; the exchange then gives what is there.
+    let mut old = 0u128;
+    loop {
+        let mut new = [0; 16];
+        apply(operation, datatype, &old.to_le_bytes(), &operand, &compare, &mut new)?;
+        // SAFETY: as the caller promised.
+        let current = unsafe { compare_exchange_16(pointer, old, u128::from_le_bytes(new)) };
+        if current == old {
+            return Ok(old.to_le_bytes());
+        }
+        old = current;
+    }
+}
+
+/// Gives what was there: `new` was stored if it is `old`. In assembly, as the standard library's function for it needs a
+/// library of the C compiler in builds that are not optimised.
+///
+/// # Safety
+/// As [`update_16_at_once`].
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+unsafe fn compare_exchange_16(pointer: *mut u8, old: u128, new: u128) -> u128 {
+    let (low, high): (u64, u64);
+    // SAFETY: the caller vouches for 16 aligned bytes. The register that the compiler keeps for itself is put back.
+    unsafe {
+        std::arch::asm!(
+            "xchg rsi, rbx",
+            "lock cmpxchg16b [rdi]",
+            "mov rbx, rsi",
+            in("rdi") pointer,
+            inout("rsi") new as u64 => _,
+            in("rcx") (new >> 64) as u64,
+            inout("rax") old as u64 => low,
+            inout("rdx") (old >> 64) as u64 => high,
+            options(nostack)
+        );
+    }
+    u128::from(high) << 64 | u128::from(low)
 }
 
 /// Between little-endian elements and a big-endian memory: reverses each number.

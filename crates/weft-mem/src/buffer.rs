@@ -12,7 +12,9 @@ use weft_core::memory::Fault;
 
 use crate::borrowed::Loan;
 use crate::copy;
+use crate::device::{DeviceError, Place};
 use crate::region::MemoryRegion;
+use crate::staging::{self, Located};
 
 /// Memory that an operation sends from or receives into.
 pub struct Buffer {
@@ -21,6 +23,8 @@ pub struct Buffer {
     /// Bytes of all pieces.
     length: usize,
     writable: bool,
+    /// Where the only piece is; the host's when there are many.
+    place: Place,
     owner: Owner,
 }
 
@@ -51,6 +55,7 @@ struct Piece {
     start: usize,
     pointer: NonNull<u8>,
     length: usize,
+    place: Place,
 }
 
 // SAFETY: the memory is owned by the buffer, is shared and read only, or is lent under the contract of `from_raw`, which
@@ -61,7 +66,8 @@ unsafe impl Sync for Buffer {}
 
 impl Buffer {
     fn one(pointer: *mut u8, length: usize, writable: bool, owner: Owner) -> Buffer {
-        Buffer { pointer: NonNull::new(pointer).unwrap_or(NonNull::dangling()), length, writable, owner }
+        let place = Place::HOST;
+        Buffer { pointer: NonNull::new(pointer).unwrap_or(NonNull::dangling()), length, writable, place, owner }
     }
 
     /// A copy of `bytes`. [`HostMemory::attach_inline`](crate::HostMemory::attach_inline) does it without allocating.
@@ -80,7 +86,38 @@ impl Buffer {
     /// `length` bytes of a region from `offset`, which keep it alive. Writable if the region is.
     pub fn from_region(region: &MemoryRegion, offset: usize, length: usize) -> Result<Buffer, Fault> {
         let pointer = region.range(offset, length)?;
-        Ok(Buffer::one(pointer, length, region.is_writable(), Owner::Region(region.clone())))
+        let buffer = Buffer::one(pointer, length, region.is_writable(), Owner::Region(region.clone()));
+        Ok(Buffer { place: region.place(), ..buffer })
+    }
+
+    /// Memory of the caller at a place, the host's or a device's.
+    ///
+    /// # Safety
+    /// As [`Buffer::from_raw`], and [`MemoryRegion::from_device_raw`].
+    pub unsafe fn from_device_raw(
+        place: Place,
+        pointer: *mut u8,
+        length: usize,
+        writable: bool,
+    ) -> Result<Buffer, DeviceError> {
+        // SAFETY: as the caller promised.
+        let region = unsafe { MemoryRegion::from_device_raw(place, pointer, length, writable)? };
+        Buffer::from_region(&region, 0, length).map_err(|_| DeviceError::BadAddress)
+    }
+
+    /// Where its bytes are; `None`: in several places.
+    #[must_use]
+    pub fn place(&self) -> Option<Place> {
+        let Owner::List(list) = &self.owner else { return Some(self.place) };
+        let mut places = list.pieces.iter().map(|piece| piece.place);
+        let first = places.next().unwrap_or(Place::HOST);
+        places.all(|place| place == first).then_some(first)
+    }
+
+    /// Whether all of it is the host's.
+    #[must_use]
+    pub fn is_host(&self) -> bool {
+        self.place().is_some_and(Place::is_host)
     }
 
     /// Memory of the caller, to be written and read.
@@ -113,7 +150,7 @@ impl Buffer {
     pub unsafe fn from_raw_parts(parts: impl IntoIterator<Item = (*mut u8, usize)>, writable: bool) -> Buffer {
         let mut list = Pieces::default();
         for (pointer, length) in parts {
-            list.push(NonNull::new(pointer).unwrap_or(NonNull::dangling()), length);
+            list.push(NonNull::new(pointer).unwrap_or(NonNull::dangling()), length, Place::HOST);
         }
         list.into_buffer(Vec::new(), writable)
     }
@@ -196,11 +233,17 @@ impl Buffer {
     /// Copies its bytes from `offset` on, as many as `into` takes.
     pub fn read(&self, mut offset: usize, mut into: &mut [u8]) -> Result<(), Fault> {
         while !into.is_empty() {
-            let (pointer, available) = self.piece(offset).ok_or(Fault::OutOfBounds)?;
+            let (pointer, available, place) = self.piece(offset).ok_or(Fault::OutOfBounds)?;
             let length = available.min(into.len());
             let (head, rest) = into.split_at_mut(length);
-            // SAFETY: `piece` gives bytes inside the buffer, and `head` is a place of its own.
-            unsafe { copy::copy(head.as_mut_ptr(), pointer, length) };
+            if place.is_host() {
+                // SAFETY: `piece` gives bytes inside the buffer, and `head` is a place of its own.
+                unsafe { copy::copy(head.as_mut_ptr(), pointer, length) };
+            } else {
+                let from = Located { place, address: pointer as u64, length };
+                // SAFETY: as above.
+                unsafe { staging::copy_from(from, head.as_mut_ptr()) }.map_err(staging::fault)?;
+            }
             (into, offset) = (rest, offset + length);
         }
         Ok(())
@@ -214,20 +257,21 @@ impl Buffer {
         }
     }
 
-    /// Where the byte at `offset` is, and how many (at least one) lie there in one piece. `None` at or past the end.
+    /// Where the byte at `offset` is, how many (at least one) lie there in one piece, and at which place that pointer
+    /// means something. `None` at or past the end.
     #[inline]
-    pub(crate) fn piece(&self, offset: usize) -> Option<(*mut u8, usize)> {
+    pub(crate) fn piece(&self, offset: usize) -> Option<(*mut u8, usize, Place)> {
         if offset >= self.length {
             return None;
         }
         let Owner::List(list) = &self.owner else {
-            return Some((self.pointer.as_ptr().wrapping_add(offset), self.length - offset));
+            return Some((self.pointer.as_ptr().wrapping_add(offset), self.length - offset, self.place));
         };
         // The last piece that begins at or before it; there are no empty ones.
         let index = list.pieces.partition_point(|piece| piece.start <= offset).checked_sub(1)?;
         let piece = list.pieces.get(index)?;
         let inside = offset - piece.start;
-        Some((piece.pointer.as_ptr().wrapping_add(inside), piece.length.checked_sub(inside)?))
+        Some((piece.pointer.as_ptr().wrapping_add(inside), piece.length.checked_sub(inside)?, piece.place))
     }
 }
 
@@ -239,11 +283,11 @@ struct Pieces {
 }
 
 impl Pieces {
-    fn push(&mut self, pointer: NonNull<u8>, length: usize) {
+    fn push(&mut self, pointer: NonNull<u8>, length: usize, place: Place) {
         // A sum past the address space can only be of pieces that overlap; what is past it is left out.
         let length = length.min(usize::MAX - self.length);
         if length > 0 {
-            self.pieces.push(Piece { start: self.length, pointer, length });
+            self.pieces.push(Piece { start: self.length, pointer, length, place });
             self.length += length;
         }
     }
@@ -254,6 +298,7 @@ impl Pieces {
             pointer: NonNull::dangling(),
             length,
             writable,
+            place: Place::HOST,
             owner: Owner::List(Box::new(List { pieces, buffers })),
         }
     }
@@ -290,8 +335,10 @@ impl From<Vec<Buffer>> for Buffer {
         let mut pieces = Pieces::default();
         for buffer in &buffers {
             match &buffer.owner {
-                Owner::List(list) => list.pieces.iter().for_each(|piece| pieces.push(piece.pointer, piece.length)),
-                _ => pieces.push(buffer.pointer, buffer.length),
+                Owner::List(list) => {
+                    list.pieces.iter().for_each(|piece| pieces.push(piece.pointer, piece.length, piece.place));
+                }
+                _ => pieces.push(buffer.pointer, buffer.length, buffer.place),
             }
         }
         let writable = buffers.iter().all(Buffer::is_writable);
@@ -311,6 +358,11 @@ impl fmt::Debug for Buffer {
             Owner::Borrowed(_) => "borrowed",
         };
         let access = if self.writable { "" } else { ", read only" };
-        write!(f, "Buffer({} bytes {kind}{access})", self.length)
+        write!(f, "Buffer({} bytes {kind}{access}", self.length)?;
+        match self.place() {
+            Some(place) if place.is_host() => f.write_str(")"),
+            Some(place) => write!(f, ", {place})"),
+            None => f.write_str(", in several places)"),
+        }
     }
 }

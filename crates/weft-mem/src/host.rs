@@ -2,16 +2,20 @@
 
 use std::fmt;
 use std::sync::atomic::{Ordering, fence};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use weft_core::atomic::{AtomicCall, AtomicClass};
+use weft_core::atomic::{AtomicCall, AtomicClass, AtomicOperation, Datatype};
 use weft_core::memory::{Access, Fault, Granted, LocalKey, Memory};
 
 use crate::atomic::{self, Values};
 use crate::buffer::Buffer;
+use crate::device::Place;
 use crate::keys::Keys;
-use crate::limits::{INJECT_MAX_BYTES, INJECT_POOL_MAX, LOCAL_BUFFERS_MAX, LOCAL_SLOT_BITS};
+use crate::limits::{INJECT_MAX_BYTES, INJECT_POOL_MAX, LOCAL_BUFFERS_MAX, LOCAL_SLOT_BITS, STAGE_OUT_AHEAD_BYTES};
 use crate::region::{Addressing, MemoryRegion, Region, RegisterError};
-use crate::segment::{Segment, SegmentMut};
+use crate::segment::{DeviceSegment, Segment, SegmentMut, Sendable};
+use crate::shared::Shareable;
+use crate::staging::{Located, Staging, StagingCounters};
 use crate::{copy, crc};
 
 const LOCAL_SLOT_MASK: u32 = (1 << LOCAL_SLOT_BITS) - 1;
@@ -24,6 +28,10 @@ const REGION: u32 = 1 << 31;
 /// A node has one, and uses it under one lock, together with its engine: every access of a peer happens inside a call of
 /// [`Memory`], and a [`Segment`] borrows the whole. So when [`HostMemory::deregister`] or [`HostMemory::take`] returns,
 /// no access to that memory is under way, and none can come any more.
+///
+/// Memory of devices is reached through their operations, staged: what is written is there when [`HostMemory::settle`]
+/// has returned, and reading through here sees it before. Their atomics are atomic among accesses through the same
+/// `HostMemory` only: they are done on the host, between a copy out and a copy in.
 #[derive(Debug)]
 pub struct HostMemory {
     locals: Vec<LocalSlot>,
@@ -32,6 +40,26 @@ pub struct HostMemory {
     keys: Keys,
     /// Vectors for copies to come.
     recycled: Vec<Vec<u8>>,
+    /// Memory of a device was attached or registered.
+    uses_devices: bool,
+    /// Bytes on their way from and to devices. Reading needs it too.
+    staging: Mutex<Staging>,
+}
+
+/// Where a granted piece is.
+#[derive(Clone, Copy)]
+struct Resolved {
+    /// Good at `place` only.
+    pointer: *mut u8,
+    /// Bytes that lie there in one piece, those that were granted included.
+    available: usize,
+    place: Place,
+}
+
+impl Resolved {
+    fn located(&self, length: usize) -> Located {
+        Located { place: self.place, address: self.pointer as u64, length }
+    }
 }
 
 #[derive(Debug)]
@@ -52,12 +80,20 @@ impl HostMemory {
     /// No buffers, no regions.
     #[must_use]
     pub fn new() -> HostMemory {
-        HostMemory { locals: Vec::new(), free: NO_SLOT, keys: Keys::new(), recycled: Vec::new() }
+        HostMemory {
+            locals: Vec::new(),
+            free: NO_SLOT,
+            keys: Keys::new(),
+            recycled: Vec::new(),
+            uses_devices: false,
+            staging: Mutex::default(),
+        }
     }
 
     /// Holds a buffer while an operation uses it.
     #[inline]
     pub fn attach(&mut self, buffer: Buffer) -> Result<LocalKey, AttachError> {
+        self.uses_devices |= !buffer.is_host();
         let index = self.free;
         if let Some(slot) = self.locals.get_mut(index as usize) {
             self.free = slot.next;
@@ -95,9 +131,13 @@ impl HostMemory {
             return None;
         }
         let buffer = slot.buffer.take()?;
+        let generation = slot.generation;
         slot.generation = slot.generation.wrapping_add(1);
         slot.next = self.free;
         self.free = index;
+        if self.uses_devices && !buffer.is_host() {
+            self.staging_mut().let_go(index, generation);
+        }
         Some(buffer)
     }
 
@@ -115,13 +155,30 @@ impl HostMemory {
         access: Access,
         addressing: Addressing,
     ) -> Result<Region, RegisterError> {
+        self.uses_devices |= !memory.place().is_host();
         self.keys.insert(memory.clone(), access, addressing)
     }
 
     /// Ends a registration. No peer reaches the memory by this key once this returns; other registrations of the same
     /// memory are untouched.
     pub fn deregister(&mut self, key: u64) -> Result<(), Fault> {
+        let (slot, generation, _) = self.keys.find(key)?;
+        if self.uses_devices {
+            self.staging_mut().let_go(slot | REGION, generation);
+        }
         self.keys.remove(key).map(|_| ())
+    }
+
+    /// What a peer of the same machine needs to reach a registered region by itself: a descriptor, the address of the
+    /// first byte, and its rights. `None`: the region's memory cannot be shared that way.
+    #[must_use]
+    pub fn share(&self, key: u64) -> Option<(Shareable, u64, Access)> {
+        let (.., entry) = self.keys.find(key).ok()?;
+        let writes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        let shareable = entry.memory.share(entry.access.0 & writes.0 != 0)?;
+        // Who may write could not be kept from reading what he has mapped.
+        let reads = entry.access.contains(Access::REMOTE_READ);
+        reads.then_some((shareable, entry.base, entry.access))
     }
 
     /// Registrations that hold.
@@ -130,36 +187,181 @@ impl HostMemory {
         self.keys.len()
     }
 
-    /// A piece as the system's calls take it, to be sent from where it is.
+    /// A piece as the system's calls take it, to be sent from where it is. Memory of a device is not: `NotSupported`.
     #[inline]
     pub fn segment(&self, of: Granted) -> Result<Segment<'_>, Fault> {
-        let pointer = self.resolve(of, Access::REMOTE_READ)?;
-        Ok(Segment::new(pointer, of.length as usize))
+        let found = self.resolve(of, Access::REMOTE_READ)?;
+        if !found.place.is_host() {
+            return Err(Fault::NotSupported);
+        }
+        Ok(Segment::new(found.pointer, of.length as usize))
+    }
+
+    /// A piece to be sent, wherever it is. Bytes of a device that were fetched for their checksum are on the host.
+    #[inline]
+    pub fn sendable(&self, of: Granted) -> Result<Sendable<'_>, Fault> {
+        let found = self.resolve(of, Access::REMOTE_READ)?;
+        if found.place.is_host() {
+            return Ok(Sendable::Host(Segment::new(found.pointer, of.length as usize)));
+        }
+        Ok(self.sendable_of_device(of, found))
+    }
+
+    #[cold]
+    fn sendable_of_device(&self, of: Granted, found: Resolved) -> Sendable<'_> {
+        let length = of.length as usize;
+        match self.staging().find(of) {
+            // What is in the window stays there at least until more is fetched, and is never given back.
+            Some(pointer) => Sendable::Host(Segment::new(pointer.cast_mut(), length)),
+            // SAFETY: `resolve` checked that this many bytes are there; the borrow keeps them.
+            None => Sendable::Device(unsafe { DeviceSegment::from_raw(found.place, found.pointer as u64, length) }),
+        }
+    }
+
+    /// Where a piece is, if it still is and has the right.
+    pub fn place(&self, of: Granted, access: Access) -> Result<Place, Fault> {
+        Ok(self.resolve(of, access)?.place)
+    }
+
+    /// Where an attached buffer is; `None`: there is none of this key, or it is in several places.
+    #[must_use]
+    pub fn local_place(&self, key: LocalKey) -> Option<Place> {
+        self.attached(key)?.1.place()
     }
 
     /// Copies a piece out, into memory that is shared with another process.
     #[inline]
     pub fn copy_out(&self, from: Granted, into: SegmentMut<'_>) -> Result<(), Fault> {
-        let pointer = self.resolve(from, Access::REMOTE_READ)?;
+        let found = self.resolve(from, Access::REMOTE_READ)?;
         if from.length != into.len() as u64 {
             return Err(Fault::OutOfBounds);
         }
         // SAFETY: `resolve` checked that this many bytes are there; shared memory is never registered or attached.
-        unsafe { copy::copy(into.as_ptr(), pointer, into.len()) };
-        Ok(())
+        unsafe { self.fetch_to(found, into.as_ptr(), into.len()) }
     }
 
     /// Copies into a piece, from memory that is shared with another process.
     #[inline]
     pub fn copy_in(&mut self, to: Granted, from: Segment<'_>) -> Result<(), Fault> {
-        let pointer = self.resolve(to, Access::REMOTE_WRITE)?;
+        let found = self.resolve(to, Access::REMOTE_WRITE)?;
         if to.length != from.len() as u64 {
             return Err(Fault::OutOfBounds);
         }
         // SAFETY: `resolve` checked that this many bytes are there and may be written; shared memory is never registered
         // or attached.
-        unsafe { copy::copy(pointer, from.as_iovec().iov_base.cast(), from.len()) };
+        unsafe { self.store_from(found, from.as_iovec().iov_base.cast(), from.len()) }
+    }
+
+    /// Copies out of a piece.
+    ///
+    /// # Safety
+    /// `length` bytes can be read as `found` says, and written at `into`, which is a place of its own.
+    #[inline]
+    unsafe fn fetch_to(&self, found: Resolved, into: *mut u8, length: usize) -> Result<(), Fault> {
+        if !found.place.is_host() {
+            // SAFETY: as the caller promised.
+            return unsafe { self.staging().read(found.located(length), into) };
+        }
+        // SAFETY: as the caller promised.
+        unsafe { copy::copy(into, found.pointer, length) };
         Ok(())
+    }
+
+    /// Copies into a piece.
+    ///
+    /// # Safety
+    /// `length` bytes can be written as `found` says, and read at `from`, which is another place.
+    #[inline]
+    unsafe fn store_from(&mut self, found: Resolved, from: *const u8, length: usize) -> Result<(), Fault> {
+        if !found.place.is_host() {
+            // SAFETY: as the caller promised; neither `take` nor `deregister` lets go of memory before it is settled.
+            return unsafe { self.staging_mut().write(found.located(length), from) };
+        }
+        // SAFETY: as the caller promised.
+        unsafe { copy::copy(found.pointer, from, length) };
+        Ok(())
+    }
+
+    /// Brings everything that was written to where it belongs, and makes those who read device memory from now on see
+    /// it anew. To be called before anybody is told of a completion, and between what came and what goes. An error is
+    /// that of a device, and stays: bytes may be lost of operations that were thought to be done.
+    #[inline]
+    pub fn settle(&mut self) -> Result<(), Fault> {
+        if !self.uses_devices {
+            return Ok(());
+        }
+        let staging = self.staging_mut();
+        staging.forget_passing();
+        staging.settle()
+    }
+
+    /// Whether memory of a device was ever attached or registered.
+    #[must_use]
+    pub fn uses_devices(&self) -> bool {
+        self.uses_devices
+    }
+
+    /// What went through the host on its way from or to devices.
+    #[must_use]
+    pub fn staging_counters(&self) -> StagingCounters {
+        self.staging().counters
+    }
+
+    /// A thread that panicked while it held the lock left whole entries behind.
+    fn staging(&self) -> MutexGuard<'_, Staging> {
+        self.staging.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn staging_mut(&mut self) -> &mut Staging {
+        self.staging.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The checksum of device memory, from the window.
+    #[cold]
+    fn crc32c_of_device(&self, mut crc: u32, of: Granted, found: Resolved) -> Result<u32, Fault> {
+        let length = of.length as usize;
+        let lasting = of.slot & REGION == 0;
+        let mut done = 0;
+        while done < length {
+            let part = (length - done).min(STAGE_OUT_AHEAD_BYTES);
+            let name = Granted { offset: of.offset + done as u64, length: part as u64, ..of };
+            let from = Located { address: found.pointer as u64 + done as u64, ..found.located(part) };
+            let mut staging = self.staging();
+            // SAFETY: `resolve` checked that `available` bytes are there; neither `take` nor `deregister` lets go of
+            // memory that a copy is under way for.
+            let pointer = unsafe { staging.fetch(name, from, found.available - done, lasting)? };
+            // SAFETY: `fetch` gives as many bytes, which stay while the lock is held.
+            crc = unsafe { crc::crc32c_raw(crc, pointer, part) };
+            done += part;
+        }
+        Ok(crc)
+    }
+
+    /// An atomic on device memory, done on the host.
+    #[cold]
+    fn atomic_of_device(
+        &mut self,
+        found: Resolved,
+        bytes: usize,
+        operation: AtomicOperation,
+        datatype: Datatype,
+        values: Values<'_>,
+    ) -> Result<(), Fault> {
+        if !found.pointer.addr().is_multiple_of(datatype.alignment()) {
+            return Err(Fault::Misaligned);
+        }
+        let staging = self.staging_mut();
+        staging.counters.atomics += 1;
+        let mut elements = vec![0u128; bytes.div_ceil(size_of::<u128>())];
+        let pointer = elements.as_mut_ptr().cast::<u8>();
+        // SAFETY: `resolve` checked that this many bytes are there and may be written; the vector has room for them, is
+        // aligned for every element, and nobody else sees it.
+        unsafe {
+            staging.read(found.located(bytes), pointer)?;
+            atomic::update(pointer, bytes, operation, datatype, values)?;
+            staging.write(found.located(bytes), pointer)?;
+        }
+        staging.settle()
     }
 
     #[inline]
@@ -172,10 +374,16 @@ impl HostMemory {
         Some((index, slot.buffer.as_ref()?, slot.generation))
     }
 
+    /// Where a granted piece of host memory is, for the calls of the system that copy between processes.
+    pub(crate) fn pointer(&self, of: Granted, access: Access) -> Result<*mut u8, Fault> {
+        let found = self.resolve(of, access)?;
+        if found.place.is_host() { Ok(found.pointer) } else { Err(Fault::NotSupported) }
+    }
+
     /// Where a granted piece is, if it still is, lies in one piece, and has the right. Rights of peers are those of a
     /// region; attached buffers can be read, and written too if they are writable.
     #[inline]
-    fn resolve(&self, granted: Granted, access: Access) -> Result<*mut u8, Fault> {
+    fn resolve(&self, granted: Granted, access: Access) -> Result<Resolved, Fault> {
         let (Ok(offset), Ok(length)) = (usize::try_from(granted.offset), usize::try_from(granted.length)) else {
             return Err(Fault::OutOfBounds);
         };
@@ -184,7 +392,8 @@ impl HostMemory {
             if !entry.access.contains(access) {
                 return Err(Fault::Forbidden);
             }
-            return entry.memory.range(offset, length);
+            let pointer = entry.memory.range(offset, length)?;
+            return Ok(Resolved { pointer, available: entry.memory.length() - offset, place: entry.memory.place() });
         }
         let slot = self.locals.get(granted.slot as usize).ok_or(Fault::UnknownKey)?;
         let buffer = match &slot.buffer {
@@ -195,8 +404,10 @@ impl HostMemory {
             return Err(Fault::Forbidden);
         }
         match buffer.piece(offset) {
-            Some((pointer, available)) if length <= available => Ok(pointer),
-            None if length == 0 && offset == buffer.len() => Ok(std::ptr::dangling_mut()),
+            Some((pointer, available, place)) if length <= available => Ok(Resolved { pointer, available, place }),
+            None if length == 0 && offset == buffer.len() => {
+                Ok(Resolved { pointer: std::ptr::dangling_mut(), available: 0, place: Place::HOST })
+            }
             _ => Err(Fault::OutOfBounds),
         }
     }
@@ -217,7 +428,7 @@ impl Memory for HostMemory {
             return Err(Fault::OutOfBounds);
         }
         // Inside the buffer, so it fits a usize.
-        let available = buffer.piece(offset as usize).map_or(0, |(_, available)| available as u64);
+        let available = buffer.piece(offset as usize).map_or(0, |(_, available, _)| available as u64);
         Ok(Granted { slot, generation, offset, length: length.min(available) })
     }
 
@@ -237,32 +448,33 @@ impl Memory for HostMemory {
 
     #[inline]
     fn read(&self, from: Granted, into: &mut [u8]) -> Result<(), Fault> {
-        let pointer = self.resolve(from, Access::REMOTE_READ)?;
+        let found = self.resolve(from, Access::REMOTE_READ)?;
         if from.length != into.len() as u64 {
             return Err(Fault::OutOfBounds);
         }
         // SAFETY: `resolve` checked that this many bytes are there; `into` is a place of its own, as registered memory
         // is never seen through references.
-        unsafe { copy::copy(into.as_mut_ptr(), pointer, into.len()) };
-        Ok(())
+        unsafe { self.fetch_to(found, into.as_mut_ptr(), into.len()) }
     }
 
     #[inline]
     fn write(&mut self, to: Granted, bytes: &[u8]) -> Result<(), Fault> {
-        let pointer = self.resolve(to, Access::REMOTE_WRITE)?;
+        let found = self.resolve(to, Access::REMOTE_WRITE)?;
         if to.length != bytes.len() as u64 {
             return Err(Fault::OutOfBounds);
         }
         // SAFETY: `resolve` checked that this many bytes are there and may be written; `bytes` is another place.
-        unsafe { copy::copy(pointer, bytes.as_ptr(), bytes.len()) };
-        Ok(())
+        unsafe { self.store_from(found, bytes.as_ptr(), bytes.len()) }
     }
 
     fn crc32c(&self, crc: u32, of: Granted) -> Result<u32, Fault> {
         // The checksum of what a peer wrote tells it nothing new, so it needs no right to read (P-4.6).
-        let pointer = self.resolve(of, Access::NONE)?;
+        let found = self.resolve(of, Access::NONE)?;
+        if !found.place.is_host() {
+            return self.crc32c_of_device(crc, of, found);
+        }
         // SAFETY: `resolve` checked that this many bytes are there.
-        Ok(unsafe { crc::crc32c_raw(crc, pointer, of.length as usize) })
+        Ok(unsafe { crc::crc32c_raw(crc, found.pointer, of.length as usize) })
     }
 
     fn crc32c_bytes(&self, crc: u32, bytes: &[u8]) -> u32 {
@@ -278,14 +490,18 @@ impl Memory for HostMemory {
         results: &mut [u8],
     ) -> Result<(), Fault> {
         let (operation, datatype) = call.check(AtomicClass::Fetch).or_else(|_| call.check(AtomicClass::Compare))?;
-        let pointer = self.resolve(to, Access::REMOTE_ATOMIC)?;
+        let found = self.resolve(to, Access::REMOTE_ATOMIC)?;
         let bytes = datatype.bytes() * usize::from(call.count);
         if call.count == 0 || to.length != bytes as u64 {
             return Err(Fault::OutOfBounds);
         }
+        let values = Values { operands, compares, results };
+        if !found.place.is_host() {
+            return self.atomic_of_device(found, bytes, operation, datatype, values);
+        }
         // SAFETY: `resolve` checked that this many bytes are there and may be written; registered and attached memory
         // is never seen through references.
-        unsafe { atomic::update(pointer, bytes, operation, datatype, Values { operands, compares, results }) }
+        unsafe { atomic::update(found.pointer, bytes, operation, datatype, values) }
     }
 
     fn flush(&mut self, range: Granted, durable: bool) -> Result<(), Fault> {
@@ -293,6 +509,7 @@ impl Memory for HostMemory {
         if durable {
             return Err(Fault::NotSupported); // P-4.8: memory of a process ends with it
         }
+        self.settle()?;
         fence(Ordering::SeqCst);
         Ok(())
     }

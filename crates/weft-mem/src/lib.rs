@@ -9,6 +9,7 @@
 //! is checked against the tables of [`HostMemory`] at the time it is made.
 
 mod atomic;
+pub mod attach;
 pub mod bare;
 pub mod borrowed;
 mod buffer;
@@ -18,13 +19,19 @@ pub mod device;
 mod host;
 mod keys;
 pub mod limits;
+mod mapping;
 mod region;
 mod segment;
+mod shared;
+mod staging;
 #[cfg(test)]
 mod tests;
 
 pub use buffer::Buffer;
 pub use crc::crc32c;
 pub use host::{AttachError, HostMemory};
+pub use mapping::{MapError, Mapping};
 pub use region::{Addressing, MemoryRegion, Region, RegisterError};
-pub use segment::{Segment, SegmentMut};
+pub use segment::{DeviceSegment, Segment, SegmentMut, Sendable};
+pub use shared::Shareable;
+pub use staging::{Pinned, StagingCounters};

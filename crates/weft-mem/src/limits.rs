@@ -17,11 +17,55 @@ pub const INJECT_MAX_BYTES: usize = 4096;
 pub const INJECT_POOL_MAX: usize = 1024;
 /// What allocated regions are aligned to.
 pub const PAGE_BYTES: usize = 4096;
+/// Pieces on either side of one transfer between processes; longer lists take several calls. Below what the system takes
+/// (1024), so that the lists fit a stack.
+pub const ATTACH_SPANS_MAX: usize = 64;
+/// From how many bytes on huge pages are asked for.
+pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// Random words that are drawn at a time.
 pub const RANDOM_WORDS: usize = 64;
+/// Copies that can wait for the emulated devices; who starts more waits.
+pub const EMULATED_QUEUE_MAX: usize = 256;
+/// How long a copy that was started on an emulated device is at least not done.
+pub const EMULATED_DELAY_US: u64 = 20;
+/// Bytes for one place in device memory that are gathered before they are copied there.
+pub const STAGE_IN_BYTES: usize = 256 << 10;
+/// Buffers of that size: one is filled while the others are copied.
+pub const STAGE_IN_BUFFERS: usize = 4;
+/// Bytes that came from device memory and wait to be sent.
+pub const STAGE_OUT_BYTES: usize = 4 << 20;
+/// Bytes that are fetched at a time when device memory is read in order.
+pub const STAGE_OUT_AHEAD_BYTES: usize = 256 << 10;
+/// Pieces of device memory that wait to be sent.
+pub const STAGE_OUT_ENTRIES_MAX: usize = 256;
+/// What they are aligned to.
+pub const STAGE_ALIGN_BYTES: usize = 64;
+/// Copies between host and device that can be under way at a time, of each kind.
+pub const DEVICE_COPIES_MAX: usize = 1 << 16;
+/// Allocations of other processes that can be mapped at a time, of each kind.
+pub const DEVICE_IMPORTS_MAX: usize = 4096;
+/// What allocations on a CUDA device are rounded up to. The driver maps whole blocks of this size for a process that
+/// opens a handle, so that smaller allocations would show their neighbours.
+pub const CUDA_BLOCK_BYTES: usize = 2 << 20;
+/// Streams of each CUDA device on which copies are started.
+pub const CUDA_STREAMS: usize = 4;
+/// Lanes (a stream and its pinned memory) of each CUDA device that are made with its context; more are made when more
+/// threads copy at a time.
+pub const CUDA_LANES_READY: usize = 2;
+/// Pinned memory of a lane is used in turn in so many pieces.
+pub const STAGING_PIECES: usize = 4;
+/// Bytes of one of those pieces.
+pub const STAGING_PIECE_BYTES: usize = 512 << 10;
+/// Pieces up to this length go through pinned memory without asking whether theirs is pinned: the question takes as long
+/// as copying so much.
+pub const STAGING_UNASKED_MAX_BYTES: usize = 8 << 10;
 
 const _: () = {
+    assert!(STAGE_OUT_BYTES >= 4 * STAGE_OUT_AHEAD_BYTES, "a part, the next one, and a piece across both");
+    assert!(STAGE_OUT_BYTES.is_multiple_of(STAGE_ALIGN_BYTES));
+    assert!(STAGE_OUT_AHEAD_BYTES >= weft_core::limits::MTU_MAX_BYTES as usize, "any packet's payload");
     assert!(REGIONS_MAX > 2 * weft_core::limits::HANDLES_MAX, "each command may register its buffer");
     assert!(REGION_SLOT_BITS + REGION_GENERATION_BITS <= 24, "at least 40 bits of a key are random");
+    assert!(STAGING_UNASKED_MAX_BYTES <= STAGING_PIECE_BYTES && STAGING_PIECE_BYTES.is_multiple_of(64));
     assert!(LOCAL_BUFFERS_MAX > 2 * weft_core::limits::HANDLES_MAX);
 };

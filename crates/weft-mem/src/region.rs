@@ -14,7 +14,10 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use weft_core::memory::{Access, Fault};
 
 use crate::copy;
+use crate::device::{Allocation, DeviceError, Place};
 use crate::limits::PAGE_BYTES;
+use crate::shared::SharedMemory;
+use crate::staging::{self, Located};
 
 /// A piece of memory that can be registered, and read and written meanwhile. Clones name the same memory, which lives
 /// as long as one of them, or a registration, does.
@@ -27,6 +30,8 @@ struct Inner {
     pointer: NonNull<u8>,
     length: usize,
     writable: bool,
+    /// Where the memory is; the pointer means something only there.
+    place: Place,
     backing: Backing,
 }
 
@@ -36,6 +41,10 @@ enum Backing {
     Pages(Layout),
     /// Ours, from a vector; the vector is never looked at while the region lives.
     Vec(Vec<u8>),
+    /// Ours, of a file that other processes can map.
+    Shared(SharedMemory),
+    /// Ours, of a device.
+    Device,
     /// The caller's, by contract of [`MemoryRegion::from_raw`]; or nobody's, when it has no bytes.
     Raw,
 }
@@ -52,12 +61,18 @@ impl Drop for Inner {
             // SAFETY: `alloc_zeroed` allocated `pointer` with this layout; the last handle is gone.
             unsafe { std::alloc::dealloc(self.pointer.as_ptr(), layout) }
         }
+        if matches!(self.backing, Backing::Device)
+            && let Ok(operations) = staging::operations(self.place)
+        {
+            // SAFETY: `allocate` gave it; the last handle is gone. A device that fails here keeps its memory.
+            let _ = unsafe { operations.free(self.place.device, self.pointer.as_ptr() as u64) };
+        }
     }
 }
 
 impl MemoryRegion {
     fn new(pointer: NonNull<u8>, length: usize, writable: bool, backing: Backing) -> MemoryRegion {
-        MemoryRegion { inner: Arc::new(Inner { pointer, length, writable, backing }) }
+        MemoryRegion { inner: Arc::new(Inner { pointer, length, writable, place: Place::HOST, backing }) }
     }
 
     /// Zeros that begin at a page. `None` when there is not as much memory.
@@ -79,6 +94,19 @@ impl MemoryRegion {
         MemoryRegion::new(pointer, bytes.len(), true, Backing::Vec(bytes))
     }
 
+    /// Memory of which `length` bytes are the region's.
+    pub(crate) fn from_shared(memory: SharedMemory, length: usize) -> MemoryRegion {
+        MemoryRegion::new(memory.pointer(), length, true, Backing::Shared(memory))
+    }
+
+    /// What it is made of, if it can be shared.
+    pub(crate) fn shared(&self) -> Option<&SharedMemory> {
+        match &self.inner.backing {
+            Backing::Shared(memory) => Some(memory),
+            _ => None,
+        }
+    }
+
     /// Memory of the caller.
     ///
     /// # Safety
@@ -98,6 +126,79 @@ impl MemoryRegion {
         MemoryRegion::new(NonNull::new(pointer.cast_mut()).unwrap_or(NonNull::dangling()), length, false, Backing::Raw)
     }
 
+    /// Zeroed memory of a device; of the host if that is the place.
+    pub fn alloc_device(place: Place, length: usize) -> Result<MemoryRegion, DeviceError> {
+        if place.is_host() {
+            return MemoryRegion::alloc_zeroed(length).ok_or(DeviceError::OutOfMemory);
+        }
+        let operations = staging::operations(place)?;
+        if place.device >= operations.devices() {
+            return Err(DeviceError::BadAddress);
+        }
+        let mut inner = Inner { pointer: NonNull::dangling(), length, writable: true, place, backing: Backing::Raw };
+        if length > 0 {
+            let address = operations.allocate(place.device, length)?;
+            inner.pointer = NonNull::new(address as *mut u8).ok_or(DeviceError::OutOfMemory)?;
+            inner.backing = Backing::Device;
+        }
+        Ok(MemoryRegion { inner: Arc::new(inner) })
+    }
+
+    /// Memory of the caller at a place, the host's or a device's. It has to lie in one allocation, where the device can
+    /// tell.
+    ///
+    /// # Safety
+    /// As [`MemoryRegion::from_raw`], but of a device's memory: allocated there until the last clone and registration is
+    /// gone.
+    pub unsafe fn from_device_raw(
+        place: Place,
+        pointer: *mut u8,
+        length: usize,
+        writable: bool,
+    ) -> Result<MemoryRegion, DeviceError> {
+        let address = pointer as u64;
+        if !place.is_host() {
+            let found = staging::operations(place)?.classify(address).filter(|found| found.place == place);
+            let end = address.checked_add(length as u64).ok_or(DeviceError::BadAddress)?;
+            if length > 0 && found.is_none_or(|found| end > found.base.saturating_add(found.length)) {
+                return Err(DeviceError::BadAddress);
+            }
+        }
+        let pointer = NonNull::new(pointer).unwrap_or(NonNull::dangling());
+        let inner = Inner { pointer, length, writable, place, backing: Backing::Raw };
+        Ok(MemoryRegion { inner: Arc::new(inner) })
+    }
+
+    /// Memory of the caller wherever it is: all kinds of device that are present are asked
+    /// ([`Place::of`](crate::device::Place::of)).
+    ///
+    /// # Safety
+    /// As [`MemoryRegion::from_device_raw`].
+    pub unsafe fn from_raw_anywhere(
+        pointer: *mut u8,
+        length: usize,
+        writable: bool,
+    ) -> Result<MemoryRegion, DeviceError> {
+        // SAFETY: as the caller promised.
+        unsafe { MemoryRegion::from_device_raw(Place::of(pointer), pointer, length, writable) }
+    }
+
+    /// Where the memory is.
+    #[must_use]
+    #[inline]
+    pub fn place(&self) -> Place {
+        self.inner.place
+    }
+
+    /// The device's allocation it lies in; `None`: it is the host's, or has no bytes.
+    #[must_use]
+    pub fn allocation(&self) -> Option<Allocation> {
+        if self.inner.place.is_host() || self.inner.length == 0 {
+            return None;
+        }
+        staging::operations(self.inner.place).ok()?.classify(self.inner.pointer.as_ptr() as u64)
+    }
+
     /// Bytes.
     #[must_use]
     pub fn length(&self) -> usize {
@@ -110,7 +211,8 @@ impl MemoryRegion {
         self.inner.writable
     }
 
-    /// Where it begins. Reading or writing there is for those who know what else does.
+    /// Where it begins. Reading or writing there is for those who know what else does. Memory of a device has an address
+    /// that means something to the device only.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.inner.pointer.as_ptr()
@@ -124,21 +226,31 @@ impl MemoryRegion {
         let mut inner = Arc::try_unwrap(self.inner).map_err(|inner| MemoryRegion { inner })?;
         match mem::replace(&mut inner.backing, Backing::Raw) {
             Backing::Vec(bytes) => Ok(bytes),
-            Backing::Pages(_) | Backing::Raw => Ok(Vec::new()),
+            _ => Ok(Vec::new()),
         }
     }
 
-    /// Copies out.
+    /// Copies out, of a device's memory through its operations.
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), Fault> {
         let from = self.range(offset, into.len())?;
+        if !self.inner.place.is_host() {
+            let from = Located { place: self.inner.place, address: from as u64, length: into.len() };
+            // SAFETY: `range` checked that the bytes are inside the region, and `into` is a place of its own.
+            return unsafe { staging::copy_from(from, into.as_mut_ptr()) }.map_err(staging::fault);
+        }
         // SAFETY: `range` checked that the bytes are inside the region, and `into` is a place of its own.
         unsafe { copy::copy(into.as_mut_ptr(), from, into.len()) };
         Ok(())
     }
 
-    /// Copies in.
+    /// Copies in, to a device's memory through its operations.
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), Fault> {
         let to = self.range_mut(offset, bytes.len())?;
+        if !self.inner.place.is_host() {
+            let to = Located { place: self.inner.place, address: to as u64, length: bytes.len() };
+            // SAFETY: `range_mut` checked that the bytes are inside the region, which is writable.
+            return unsafe { staging::copy_to(to, bytes.as_ptr()) }.map_err(staging::fault);
+        }
         // SAFETY: `range_mut` checked that the bytes are inside the region, which is writable.
         unsafe { copy::copy(to, bytes.as_ptr(), bytes.len()) };
         Ok(())
@@ -152,7 +264,7 @@ impl MemoryRegion {
         Ok(bytes)
     }
 
-    /// The bytes at `offset`, if they are inside.
+    /// The bytes at `offset`, if they are inside. The pointer is good at [`MemoryRegion::place`] only.
     pub(crate) fn range(&self, offset: usize, length: usize) -> Result<*mut u8, Fault> {
         let end = offset.checked_add(length).ok_or(Fault::OutOfBounds)?;
         if end > self.inner.length {
@@ -166,11 +278,20 @@ impl MemoryRegion {
     }
 }
 
+impl MemoryRegion {
+    /// That the processor can load and store here.
+    fn check_host(&self) -> Result<(), Fault> {
+        if self.inner.place.is_host() { Ok(()) } else { Err(Fault::NotSupported) }
+    }
+}
+
 macro_rules! loads_and_stores {
     ($($type:ident $atomic:ident $load:ident $store:ident;)*) => {
         impl MemoryRegion {$(
-            /// Loads a value at an aligned place. What was written before the value was stored is seen after.
+            /// Loads a value at an aligned place of the host's memory. What was written before the value was stored is
+            /// seen after.
             pub fn $load(&self, offset: usize) -> Result<$type, Fault> {
+                self.check_host()?;
                 let pointer = self.range(offset, size_of::<$type>())?.cast::<$type>();
                 if !pointer.is_aligned() {
                     return Err(Fault::Misaligned);
@@ -179,8 +300,9 @@ macro_rules! loads_and_stores {
                 Ok(unsafe { $atomic::from_ptr(pointer) }.load(Ordering::Acquire))
             }
 
-            /// Stores a value at an aligned place, after everything that this thread wrote before.
+            /// Stores a value at an aligned place of the host's memory, after everything that this thread wrote before.
             pub fn $store(&self, offset: usize, value: $type) -> Result<(), Fault> {
+                self.check_host()?;
                 let pointer = self.range_mut(offset, size_of::<$type>())?.cast::<$type>();
                 if !pointer.is_aligned() {
                     return Err(Fault::Misaligned);
@@ -201,7 +323,8 @@ loads_and_stores! {
 
 impl fmt::Debug for MemoryRegion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "MemoryRegion({} bytes at {:?})", self.inner.length, self.inner.pointer)
+        write!(f, "MemoryRegion({} bytes at {:?}", self.inner.length, self.inner.pointer)?;
+        if self.inner.place.is_host() { f.write_str(")") } else { write!(f, " of {})", self.inner.place) }
     }
 }
 

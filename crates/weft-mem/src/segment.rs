@@ -3,6 +3,7 @@
 use std::marker::PhantomData;
 
 use crate::copy;
+use crate::device::Place;
 
 /// Bytes to be sent: an `iovec` that cannot outlive what it points into.
 ///
@@ -95,6 +96,76 @@ impl<'a> Segment<'a> {
 impl std::fmt::Debug for Segment<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Segment({} bytes at {:?})", self.iovec.iov_len, self.iovec.iov_base)
+    }
+}
+
+/// Bytes to be sent that lie in the memory of a device. Only its operations can read them, so this is no [`Segment`].
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceSegment<'a> {
+    place: Place,
+    address: u64,
+    length: usize,
+    memory: PhantomData<&'a [u8]>,
+}
+
+impl DeviceSegment<'_> {
+    /// A piece of device memory.
+    ///
+    /// # Safety
+    /// The bytes can be read by the device's operations during the segment's life.
+    #[must_use]
+    pub unsafe fn from_raw<'a>(place: Place, address: u64, length: usize) -> DeviceSegment<'a> {
+        DeviceSegment { place, address, length, memory: PhantomData }
+    }
+
+    /// Which device.
+    #[must_use]
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
+    /// Where, as the device's operations take it.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+}
+
+/// Bytes to be sent, wherever they are.
+#[derive(Clone, Copy, Debug)]
+pub enum Sendable<'a> {
+    /// On the host: any link can send them.
+    Host(Segment<'a>),
+    /// In the memory of a device: they have to be copied first.
+    Device(DeviceSegment<'a>),
+}
+
+impl Sendable<'_> {
+    /// Bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Sendable::Host(segment) => segment.len(),
+            Sendable::Device(segment) => segment.len(),
+        }
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 }
 

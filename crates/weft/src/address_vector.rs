@@ -3,6 +3,7 @@
 use weft_core::address::{Address, PeerId};
 
 use crate::domain::Domain;
+use crate::driver::Core;
 use crate::error::{Error, Result};
 
 /// The peers that a domain's user has named. Operations take the short name; looking up the way is done once, here.
@@ -31,13 +32,17 @@ impl AddressVector {
     pub fn insert(&self, address: Address) -> Result<PeerId> {
         let mut core = self.domain.nic().lock();
         let mtu = core.link.mtu(address.socket);
-        core.engine.addresses_mut().insert(address, mtu).ok_or(Error::AddressVectorFull)
+        let peer = core.engine.addresses_mut().insert(address, mtu).ok_or(Error::AddressVectorFull)?;
+        core.forget_way(peer);
+        Ok(peer)
     }
 
     /// Forgets a name, which may be given to another endpoint later; what is under way to the peer goes on. False: there
     /// was no such name.
     pub fn remove(&self, peer: PeerId) -> bool {
-        self.domain.nic().lock().engine.addresses_mut().remove(peer)
+        let mut core = self.domain.nic().lock();
+        core.forget_way(peer);
+        core.engine.addresses_mut().remove(peer)
     }
 
     /// The address behind a name.
@@ -52,5 +57,14 @@ impl AddressVector {
         let core = self.domain.nic().lock();
         let addresses = core.engine.addresses();
         addresses.find(addresses.source_of(address))
+    }
+}
+
+impl Core {
+    /// A name has a new meaning: its way is looked for anew.
+    fn forget_way(&mut self, peer: PeerId) {
+        if let Some(local) = &mut self.local {
+            local.forget_peer(peer);
+        }
     }
 }

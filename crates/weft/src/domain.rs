@@ -21,6 +21,7 @@ use crate::endpoint::{Endpoint, EndpointOptions};
 use crate::error::{Error, Result};
 use crate::fabric::Fabric;
 use crate::limits::LINGER_ACKNOWLEDGE_US;
+use crate::local::{Local, LocalStatistics, Methods};
 use crate::memory_region::{MemoryRegion, Registrable};
 
 /// One NIC: an engine, a link, and the memory that both may touch. Clones are handles of the same NIC, as is everything
@@ -125,6 +126,12 @@ impl Domain {
         *self.nic().lock().engine.statistics()
     }
 
+    /// Which ways the traffic to and from peers on this machine took.
+    #[must_use]
+    pub fn local_statistics(&self) -> LocalStatistics {
+        self.nic().lock().local.as_ref().map(Local::statistics).unwrap_or_default()
+    }
+
     /// What became of datagrams that did not go the plain way.
     #[must_use]
     pub fn link_counters(&self) -> weft_link::Counters {
@@ -185,6 +192,17 @@ pub struct DomainBuilder {
     udp: udp::Config,
     progress: Progress,
     decorators: Vec<Decorator>,
+    road: Option<Road>,
+}
+
+/// How peers on the same machine are reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Road {
+    /// Through shared memory where the peer is a process of the same user on this machine, as packets otherwise.
+    #[default]
+    Automatic,
+    /// As packets, wherever they are.
+    Packets,
 }
 
 impl DomainBuilder {
@@ -195,7 +213,15 @@ impl DomainBuilder {
             udp: udp::Config::default(),
             progress: Progress::Manual,
             decorators: Vec::new(),
+            road: None,
         }
+    }
+
+    /// How peers on the same machine are reached; [`Road::Automatic`] unless chosen or the link is decorated.
+    #[must_use]
+    pub fn road(mut self, road: Road) -> DomainBuilder {
+        self.road = Some(road);
+        self
     }
 
     /// Who does the work; [`Progress::Manual`] unless chosen.
@@ -219,7 +245,8 @@ impl DomainBuilder {
         self
     }
 
-    /// Wraps the link, for faults or a capture. The last wrapper is the outermost.
+    /// Wraps the link, for faults or a capture. The last wrapper is the outermost. So that it sees all traffic, peers on
+    /// the same machine are then reached as packets too, unless [`DomainBuilder::road`] says otherwise.
     #[must_use]
     pub fn decorate<L: Link + 'static>(mut self, wrap: impl FnOnce(Box<dyn Link>) -> L + 'static) -> DomainBuilder {
         self.decorators.push(Box::new(|link| Box::new(wrap(link))));
@@ -232,11 +259,24 @@ impl DomainBuilder {
         let mut addresses = bind.to_socket_addrs().map_err(Error::system("resolve the address to bind to"))?;
         let none = || Error::system(doing)(std::io::ErrorKind::AddrNotAvailable.into());
         let link = UdpLink::open(addresses.next().ok_or_else(none)?, &self.udp).map_err(Error::system(doing))?;
-        self.link(Box::new(link))
+        let road = self.road.unwrap_or(if self.decorators.is_empty() { Road::Automatic } else { Road::Packets });
+        let local = match road {
+            Road::Packets => None,
+            Road::Automatic => {
+                let methods = Methods { attach_from_bytes: usize::MAX };
+                // Without it everything goes as packets: a second domain on the same port cannot have the name.
+                Local::open(link.local(), self.fabric.session_id(), methods).ok()
+            }
+        };
+        self.open(Box::new(link), local)
     }
 
-    /// Opens it on any link.
+    /// Opens it on any link. Everything goes through it, to peers on the same machine too.
     pub fn link(self, link: Box<dyn Link>) -> Result<Domain> {
+        self.open(link, None)
+    }
+
+    fn open(self, link: Box<dyn Link>, local: Option<Local>) -> Result<Domain> {
         let link = self.decorators.into_iter().fold(link, |link, wrap| wrap(link));
         let mut seed = [0; 32];
         getrandom::fill(&mut seed)
@@ -246,13 +286,13 @@ impl DomainBuilder {
             config.window_max_bytes = link.room_bytes();
         }
         let engine = Engine::new(config, self.fabric.codec(), seed, HostMemory::new());
-        let local = link.local();
-        let nic = Arc::new(Nic::new(Core::new(engine, link), self.progress));
+        let address = link.local();
+        let nic = Arc::new(Nic::new(Core::new(engine, link, local), self.progress));
         let thread = match self.progress {
             Progress::Manual => None,
             Progress::Automatic => Some(start_thread(&nic)?),
         };
-        let shared = Shared { nic, fabric: self.fabric, local, thread };
+        let shared = Shared { nic, fabric: self.fabric, local: address, thread };
         Ok(Domain { shared: Arc::new(shared) })
     }
 }
@@ -264,7 +304,7 @@ impl fmt::Debug for DomainBuilder {
 }
 
 fn start_thread(nic: &Arc<Nic>) -> Result<(JoinHandle<()>, Arc<WaitSet>)> {
-    let set = WaitSet::new(nic.lock().link.descriptor()).map_err(Error::system("make a descriptor to wait on"))?;
+    let set = WaitSet::new(&nic.lock().descriptors(true)).map_err(Error::system("make a descriptor to wait on"))?;
     let set = Arc::new(set);
     let (nic, sleeps_on) = (nic.clone(), set.clone());
     let thread = std::thread::Builder::new().name("weft-nic".to_owned()).spawn(move || nic.run(&sleeps_on));

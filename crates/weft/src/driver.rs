@@ -5,7 +5,7 @@
 //! that lock, after it has seen that there is nothing to do: whatever changes that later, under the same lock, signals.
 //! So no wake-up can be lost, and nobody makes a system call to wake somebody who is awake.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -20,9 +20,10 @@ use weft_mem::{HostMemory, Segment};
 use crate::completion_queue::Stash;
 use crate::error::{Error, Result};
 use crate::limits::{
-    DRAIN_ROUNDS_MAX, FLUSH_US, LINK_POLL_US, LINK_RETRY_US, PIECES_PER_BATCH, RECEIVE_ROUNDS_MAX, SPIN_US,
-    TRANSMIT_BATCH_MAX,
+    DRAIN_ROUNDS_MAX, FLUSH_US, LINK_POLL_US, LINK_RETRY_US, PIECES_PER_BATCH, RECEIVE_ROUNDS_MAX, ROUNDS_WHILE_BUSY,
+    ROUNDS_WHILE_QUIET, SPIN_US, TRANSMIT_BATCH_MAX,
 };
+use crate::local::Local;
 
 /// Who does the work of the NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -112,6 +113,10 @@ struct Armed {
 pub(crate) struct Core {
     pub(crate) engine: Engine<HostMemory>,
     pub(crate) link: Box<dyn Link>,
+    /// The road to peers on this machine, unless everything goes as packets.
+    pub(crate) local: Option<Local>,
+    /// Rounds since peers that come and go were attended to, and since packets were looked for.
+    unattended: u32,
     pub(crate) stash: Stash,
     start: Instant,
     /// Filled by the engine and not yet taken by the link: those from `sent` to `filled`.
@@ -130,12 +135,14 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn new(engine: Engine<HostMemory>, link: Box<dyn Link>) -> Core {
+    pub(crate) fn new(engine: Engine<HostMemory>, link: Box<dyn Link>, local: Option<Local>) -> Core {
         let nowhere = link.local();
         let transmit = || Transmit { to: nowhere, bytes: Vec::new(), pieces: Vec::new(), segment_bytes: 0, class: 0 };
         Core {
             engine,
             link,
+            local,
+            unattended: 0,
             stash: Stash::default(),
             start: Instant::now(),
             transmits: (0..TRANSMIT_BATCH_MAX).map(|_| transmit()).collect(),
@@ -156,8 +163,36 @@ impl Core {
         Time(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX - 1) + 1)
     }
 
-    /// One round: what came, what is due, what is to go.
+    /// One round: what came, what is due, what is to go. Peers on this machine are looked for each time; packets, which
+    /// cost a system call, only now and then while the former keep us busy or none are expected.
+    #[inline]
     pub(crate) fn progress(&mut self) {
+        if let Some(local) = &mut self.local {
+            let busy = local.progress(&mut self.engine);
+            self.unattended += 1;
+            let rarely = if busy { ROUNDS_WHILE_BUSY } else { ROUNDS_WHILE_QUIET };
+            if self.unattended < rarely && (busy || self.engine.is_quiet()) {
+                if busy {
+                    self.notify();
+                }
+                return;
+            }
+            self.attend();
+        }
+        self.progress_packets();
+    }
+
+    /// Peers on this machine that come and go.
+    fn attend(&mut self) {
+        self.unattended = 0;
+        if let Some(local) = &mut self.local
+            && local.attend(&mut self.engine)
+        {
+            local.progress(&mut self.engine);
+        }
+    }
+
+    fn progress_packets(&mut self) {
         let now = self.now();
         self.receive(now);
         if self.engine.poll_timeout() <= now {
@@ -185,6 +220,7 @@ impl Core {
 
     /// After completions were read: peers that were held back for want of room are told at once.
     pub(crate) fn made_room(&mut self) {
+        self.unblock();
         if self.engine.is_urgent() {
             let now = self.now();
             self.transmit(now);
@@ -192,9 +228,20 @@ impl Core {
         }
     }
 
+    /// Requests of peers on this machine that waited for what the user has just done.
+    pub(crate) fn unblock(&mut self) {
+        if let Some(local) = &mut self.local
+            && (local.is_blocked() || self.engine.has_matched())
+            && local.progress(&mut self.engine)
+        {
+            self.notify();
+        }
+    }
+
     /// From now on nothing is sent or heard.
     pub(crate) fn abandon(&mut self) {
         self.abandoned = true;
+        self.local = None;
         self.notify();
     }
 
@@ -351,8 +398,17 @@ impl Core {
         let until = if watches_time { self.next_time() } else { Time::NEVER };
         let after = (until != Time::NEVER).then(|| Duration::from_nanos(until.since(self.now())));
         set.clear(after);
+        if watches_time && self.local.as_mut().is_some_and(|local| !local.prepare_sleep()) {
+            set.signal();
+        }
         self.disarm(set);
         self.armed.push(Armed { awaited, set: set.clone(), until, watches_time });
+    }
+
+    /// What to sleep on for peers.
+    pub(crate) fn descriptors(&self, wanted: bool) -> Vec<BorrowedFd<'_>> {
+        let local = self.local.as_ref().map(Local::descriptor);
+        self.link.descriptor().into_iter().chain(local).filter(|_| wanted).collect()
     }
 
     pub(crate) fn disarm(&mut self, set: &Arc<WaitSet>) {
@@ -394,8 +450,8 @@ impl Waiter {
     pub(crate) fn set(&self, nic: &Nic) -> Result<&Arc<WaitSet>> {
         if self.set.get().is_none() {
             let core = nic.lock();
-            let link = if nic.progress == Progress::Manual { core.link.descriptor() } else { None };
-            let set = WaitSet::new(link).map_err(Error::system("make a descriptor to wait on"))?;
+            let manual = nic.progress == Progress::Manual;
+            let set = WaitSet::new(&core.descriptors(manual)).map_err(Error::system("make a descriptor to wait on"))?;
             // Another thread may have been first; then its set is the one.
             let _ = self.set.set(Arc::new(set));
         }
@@ -450,7 +506,7 @@ impl Waiter {
         }
     }
 
-    pub(crate) fn descriptor(&self, nic: &Nic) -> Result<std::os::fd::BorrowedFd<'_>> {
+    pub(crate) fn descriptor(&self, nic: &Nic) -> Result<BorrowedFd<'_>> {
         Ok(self.set(nic)?.as_fd())
     }
 }

@@ -192,7 +192,11 @@ impl Endpoint {
     pub fn cancel(&self, context: u64) -> bool {
         let mut core = self.domain().nic().lock();
         let now = core.now();
-        let cancelled = core.engine.cancel(now, self.inner.id, context);
+        let mut cancelled = core.engine.cancel(now, self.inner.id, context);
+        let core_ref = &mut *core;
+        if !cancelled && let Some(local) = &mut core_ref.local {
+            cancelled = local.cancel(&mut core_ref.engine, self.inner.id, context);
+        }
         core.posted(now, false);
         cancelled
     }
@@ -218,6 +222,15 @@ impl Endpoint {
         }
         let mut core = self.domain().nic().lock();
         core.attach_payload(&mut command, payload)?;
+        if let Some(posted) = core.post_local(&command) {
+            return match posted {
+                Ok(()) => Ok(command.context),
+                Err(error) => {
+                    let buffer = core.engine.memory_mut().take(command.local);
+                    Err(Refused { error: error.into(), buffer })
+                }
+            };
+        }
         let now = core.now();
         if let Err(error) = core.engine.post(now, &command) {
             let buffer = core.engine.memory_mut().take(command.local);
@@ -245,6 +258,7 @@ impl Endpoint {
             let buffer = core.engine.memory_mut().take(receive.local);
             return Err(Refused { error: error.into(), buffer });
         }
+        core.unblock();
         core.posted(now, false);
         Ok(receive.context)
     }
@@ -264,7 +278,8 @@ impl Drop for Inner {
             while start.elapsed() < Duration::from_micros(LINGER_MAX_US) {
                 let mut core = nic.lock();
                 core.progress();
-                if core.is_abandoned() || core.engine.state().commands == 0 {
+                let local = core.local.as_ref().map_or(0, |local| local.under_way(self.id));
+                if core.is_abandoned() || core.engine.state().commands + local == 0 {
                     break;
                 }
                 drop(core);
@@ -273,6 +288,7 @@ impl Drop for Inner {
         }
         let mut core = nic.lock();
         let now = core.now();
+        core.close_local(self.id);
         core.engine.close_endpoint(now, self.id);
         core.transmit(now);
         core.notify();
@@ -280,6 +296,20 @@ impl Drop for Inner {
 }
 
 impl Core {
+    /// Posts a command whose peer is on this machine; `None`: it goes as packets.
+    #[inline]
+    fn post_local(&mut self, command: &Command) -> Option<Result<(), PostError>> {
+        let posted = self.local.as_mut()?.post(&mut self.engine, command)?;
+        self.notify();
+        Some(posted)
+    }
+
+    fn close_local(&mut self, endpoint: EndpointId) {
+        if let Some(local) = &mut self.local {
+            local.close_endpoint(&mut self.engine, endpoint);
+        }
+    }
+
     /// Makes a buffer the engine's; an empty one is none.
     fn attach(&mut self, buffer: Buffer) -> Result<LocalKey, Refused> {
         self.engine.memory_mut().attach(buffer).map_err(Refused::from)

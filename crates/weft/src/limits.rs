@@ -20,3 +20,31 @@ pub const LINGER_MAX_US: u64 = 200_000;
 pub const LINGER_ACKNOWLEDGE_US: u64 = 4 * weft_core::limits::ACK_DELAY_US;
 /// Rounds of receiving before a timeout is believed: as many datagrams as may wait in a socket, more or less.
 pub const DRAIN_ROUNDS_MAX: usize = 256;
+
+/// Rounds that peers on this machine may have for themselves before packets are looked for.
+pub const ROUNDS_WHILE_BUSY: u32 = 256;
+/// Rounds between two looks for packets, and for new peers, while nothing is under way.
+pub const ROUNDS_WHILE_QUIET: u32 = 32;
+/// Commands of one endpoint to one peer of the same machine that may be under way.
+pub const LOCAL_COMMANDS_MAX: usize = 16 << 10;
+/// Messages up to this length go to a peer of the same machine at once; longer ones wait until they are wanted.
+pub const LOCAL_EAGER_MAX_BYTES: usize = 64 << 10;
+/// Longer messages, writes and reads go through the ring in parts of this length.
+pub const LOCAL_FRAGMENT_BYTES: usize = 16 << 10;
+/// Records that one round takes from one channel before it looks at the next.
+pub const LOCAL_RECORDS_PER_ROUND: usize = 64;
+/// Channels that one round looks at.
+pub const LOCAL_POLLED_AT_ONCE: usize = 32;
+/// Offers, reads and copies of one peer that are under way here; more wait in its ring.
+pub const LOCAL_QUESTIONS_MAX: usize = 1024;
+/// Bytes that one round copies in a peer's memory, so that nobody else waits for long.
+pub const LOCAL_ATTACH_BYTES: u64 = 4 << 20;
+/// Regions of one peer that an endpoint reaches by itself.
+pub const LOCAL_REGIONS_MAX: usize = 128;
+/// How long a peer may take to leave a region that is being deregistered.
+pub const LOCAL_LET_GO_US: u64 = 10_000;
+
+const _: () = {
+    assert!(LOCAL_FRAGMENT_BYTES <= weft_link::limits::PAYLOAD_MAX_BYTES);
+    assert!(weft_core::limits::ATOMIC_MAX_BYTES as usize <= LOCAL_FRAGMENT_BYTES);
+};

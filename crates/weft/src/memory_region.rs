@@ -68,10 +68,12 @@ impl Registrable {
     }
 }
 
-/// So many bytes of zero.
+/// So many bytes of zero, of memory that peers on the same machine reach without the help of this process.
 impl From<usize> for Registrable {
     fn from(length: usize) -> Registrable {
-        Registrable { memory: weft_mem::MemoryRegion::alloc_zeroed(length), addressing: Addressing::Offset }
+        let shared = weft_mem::MemoryRegion::alloc_shared(length).ok();
+        let memory = shared.or_else(|| weft_mem::MemoryRegion::alloc_zeroed(length));
+        Registrable { memory, addressing: Addressing::Offset }
     }
 }
 
@@ -144,6 +146,13 @@ impl Drop for Inner {
     fn drop(&mut self) {
         // Every access of a peer is made under this lock, and looks the key up anew: when it is ours and the key is gone,
         // there are no more. A key that a peer has invalidated is gone already.
-        let _ = self.domain.nic().lock().engine.memory_mut().deregister(self.region.key);
+        let mut core = self.domain.nic().lock();
+        let _ = core.engine.memory_mut().deregister(self.region.key);
+        // Peers on this machine may have it mapped. One that does not let go keeps a copy of what it was.
+        if core.local.as_mut().is_some_and(|local| !local.revoke(self.region.key)) && self.memory.revoke().is_err() {
+            // The system has no memory for the copy, and the promise that nobody reaches the region cannot be kept:
+            // this ends as any allocation that fails.
+            std::process::abort();
+        }
     }
 }

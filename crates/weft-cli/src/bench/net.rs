@@ -16,7 +16,6 @@ use super::node::{self, Kind};
 use super::peer;
 use super::place::Place;
 use super::table::{Cell, Report, Row};
-use super::weft;
 use crate::Failure;
 use crate::process::Fault;
 
@@ -80,8 +79,8 @@ impl Contender for Weft {
         Column { kind: ColumnKind::Weft, program: "weft", over: self.link.name(), how: self.operation.name() }
     }
 
-    fn lacks(&self, job: &Job) -> Option<String> {
-        weft::lacks(job.link).map(str::to_string)
+    fn lacks(&self, _job: &Job) -> Option<String> {
+        None
     }
 
     fn run(&self, job: &Job, place: &Place) -> Result<Measurement, Fault> {

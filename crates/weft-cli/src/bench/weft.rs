@@ -6,7 +6,7 @@ use std::time::Instant;
 use weft::{
     Access, Buffer, Completion, CompletionKind, CompletionQueue, Domain, Endpoint, Fabric, MemoryRegion, PeerId,
 };
-use weft::{Refused, RemoteAddress};
+use weft::{Refused, RemoteAddress, Road};
 
 use super::job::{Job, LinkKind, Measurement, Operation, Spread, Test};
 use super::node::{Meeting, Task};
@@ -38,18 +38,12 @@ type Outcome<T> = Result<T, String>;
 
 /// A NIC whose messages take this road. It is all that a user has to write to choose one.
 fn domain(fabric: &Fabric, local: IpAddr, link: LinkKind) -> Outcome<Domain> {
-    match link {
-        LinkKind::Udp => fabric.udp((local, 0)).map_err(told),
-        LinkKind::Shm => Err(NO_ROAD.to_string()),
-    }
+    let road = match link {
+        LinkKind::Udp => Road::Packets,
+        LinkKind::Shm => Road::Automatic,
+    };
+    fabric.domain().road(road).udp((local, 0)).map_err(told)
 }
-
-/// Why Weft cannot take a road; `None` when it can.
-pub(super) fn lacks(link: LinkKind) -> Option<&'static str> {
-    (link == LinkKind::Shm).then_some(NO_ROAD)
-}
-
-const NO_ROAD: &str = "the library has no road through shared memory yet";
 
 fn told(error: impl std::fmt::Display) -> String {
     error.to_string()
@@ -140,13 +134,21 @@ impl Side {
 pub(super) fn client(task: &Task, meeting: &mut Meeting<'_>) -> Outcome<Option<Measurement>> {
     let job = &task.job;
     let mut side = Side::open(task.local, job, meeting)?;
-    if job.test == Test::Latency {
-        return latency(&mut side, job).map(Some);
+    let found = if job.test == Test::Latency {
+        latency(&mut side, job)?
+    } else {
+        stream(&mut side, job, job.warm_up)?;
+        let start = Instant::now();
+        stream(&mut side, job, job.iterations)?;
+        Measurement::of(job, start.elapsed().as_secs_f64() * 1e6, 1)
+    };
+    // A library falls back to packets where shared memory cannot be had. A benchmark must not do so in silence.
+    let routes = side.domain.local_statistics().routes;
+    match (job.link, routes) {
+        (LinkKind::Shm, 0) => Err("the messages went as packets: the peer was not found on this machine".to_string()),
+        (LinkKind::Udp, 1..) => Err("the messages went through shared memory".to_string()),
+        _ => Ok(Some(found)),
     }
-    stream(&mut side, job, job.warm_up)?;
-    let start = Instant::now();
-    stream(&mut side, job, job.iterations)?;
-    Ok(Some(Measurement::of(job, start.elapsed().as_secs_f64() * 1e6, 1)))
 }
 
 fn latency(side: &mut Side, job: &Job) -> Outcome<Measurement> {

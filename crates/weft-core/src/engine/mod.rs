@@ -7,6 +7,7 @@
 //! world, and the same calls in the same order give the same results: all randomness comes from the seed.
 
 mod answer;
+pub mod hall;
 mod message;
 mod post;
 mod request;
@@ -268,6 +269,10 @@ pub struct Engine<M> {
     /// DONEs for which no handle was free: who waits for one does so for ever.
     dones: VecDeque<(Command, Address, u32)>,
     shared: Slab<Shared>,
+    /// Messages that come by another road.
+    arrivals: Slab<hall::Arriving>,
+    /// Those that waited at their sender, and how their waiting ended.
+    matched: VecDeque<(u32, Result<(), crate::event::Failure>)>,
     unexpected_bytes: usize,
     /// Buffers of unexpected messages, to be used again.
     spare: Vec<Vec<u8>>,
@@ -331,6 +336,8 @@ impl<M: Memory> Engine<M> {
             pulls: Slab::new(),
             dones: VecDeque::new(),
             shared: Slab::new(),
+            arrivals: Slab::new(),
+            matched: VecDeque::new(),
             unexpected_bytes: 0,
             spare: Vec::new(),
             sequence: random.next_u64() >> 2,
@@ -520,6 +527,11 @@ impl<M: Memory> Engine<M> {
         self.urgent
     }
 
+    /// Whether no packet is expected, nor one to be sent: a driver with other things to do may look for them less often.
+    pub fn is_quiet(&self) -> bool {
+        self.trackers.len() == 0 && self.lives.len() == 0 && self.datagrams.is_empty() && self.answers.is_empty()
+    }
+
     /// The oldest completion of a queue.
     pub fn poll_completion(&mut self, queue: QueueId) -> Option<Completion> {
         let completion = self.queues.get_mut(queue.0 as usize)?.pop()?;
@@ -543,7 +555,7 @@ impl<M: Memory> Engine<M> {
             life_bytes: self.lives.iter().map(|(_, life)| life.bytes()).sum(),
             tombstones: self.tombstones.len(),
             tombstone_bytes: self.tombstones.bytes(),
-            messages: self.messages.len(),
+            messages: self.messages.len() + self.arrivals.len(),
             unexpected: endpoints().map(|e| e.unexpected.len() + e.tagged_unexpected.len()).sum(),
             receives: endpoints().map(|e| e.posted.len() + e.tagged_posted.len()).sum(),
             reserved: self.queues.iter().map(CompletionQueue::reserved).sum(),

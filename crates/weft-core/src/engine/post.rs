@@ -24,9 +24,37 @@ impl<M: Memory> Engine<M> {
     /// Takes a command. Its completion comes later, once, whatever happens.
     pub fn post(&mut self, now: Time, command: &Command) -> Result<(), PostError> {
         self.clock = now;
-        let endpoint = self.endpoint(command.endpoint).ok_or(PostError::NoSuchEndpoint)?;
+        let datagram = command.operation == Operation::Datagram;
+        // Some entries stay free for what the engine sends itself: the target's side must not starve.
+        // Fetching a message takes two of them.
+        if datagram && self.datagrams.len() >= self.config.commands_max {
+            return Err(PostError::QueueFull);
+        }
+        if !self.entries.has_room(1 + (self.config.commands_max / 8).max(2)) {
+            return Err(PostError::QueueFull);
+        }
+        let mut command = *command;
         let to = self.addresses.address(command.peer).ok_or(PostError::NoSuchPeer)?;
+        self.admit(&mut command)?;
+        let endpoint = self.endpoint(command.endpoint).ok_or(PostError::NoSuchEndpoint)?;
         let (source, queue) = (endpoint.number, endpoint.bindings.transmit_queue);
+        if datagram {
+            self.datagrams.push_back(DatagramOut { command, to, source });
+            self.urgent = true;
+            return Ok(());
+        }
+        if self.submit(now, command, to, source, u32::MAX).is_none() {
+            self.unreserve(queue);
+            return Err(PostError::QueueFull);
+        }
+        Ok(())
+    }
+
+    /// Checks a command and keeps a place for its completion, whatever road it takes: after this, [`Engine::report`] it
+    /// once. Nothing was changed if it is refused.
+    pub fn admit(&mut self, command: &mut Command) -> Result<(), PostError> {
+        let endpoint = self.endpoint(command.endpoint).ok_or(PostError::NoSuchEndpoint)?;
+        let queue = endpoint.bindings.transmit_queue;
         let datagram = command.operation == Operation::Datagram;
         if datagram != (endpoint.kind == EndpointKind::Datagram) {
             return Err(PostError::NotSupported);
@@ -37,34 +65,16 @@ impl<M: Memory> Engine<M> {
         }
         self.check_operation(command)?;
         self.check_local(command.local, command.offset, u64::from(command.length))?;
-        // Some entries stay free for what the engine sends itself: the target's side must not starve.
-        // Fetching a message takes two of them.
-        if datagram && self.datagrams.len() >= self.config.commands_max {
-            return Err(PostError::QueueFull);
-        }
-        if !self.entries.has_room(1 + (self.config.commands_max / 8).max(2)) {
-            return Err(PostError::QueueFull);
-        }
         let injected = command.level == Level::Injected && !command.has(CommandFlags::SILENT);
         let places = 1 + usize::from(injected);
         let queue_state = queue.and_then(|queue| self.queues.get_mut(queue.0 as usize));
         if !queue_state.is_none_or(|queue| queue.reserve_for_post(places)) {
             return Err(PostError::CompletionQueueFull);
         }
-        let mut command = *command;
         if injected {
             // The caller made a copy; what is reserved a second time is for a failure that may come.
-            self.push(queue, completion_of(&command, LocalKey::NONE, Ok(())));
+            self.push(queue, completion_of(command, LocalKey::NONE, Ok(())));
             command.flags = command.flags | CommandFlags::SILENT;
-        }
-        if datagram {
-            self.datagrams.push_back(DatagramOut { command, to, source });
-            self.urgent = true;
-            return Ok(());
-        }
-        if self.submit(now, command, to, source, u32::MAX).is_none() {
-            self.unreserve(queue);
-            return Err(PostError::QueueFull);
         }
         Ok(())
     }
@@ -310,7 +320,7 @@ impl<M: Memory> Engine<M> {
     }
 
     /// Tells the user that a command ended. Its place in the queue was reserved when it was posted.
-    pub(super) fn report(&mut self, command: &Command, result: Result<(), Failure>) {
+    pub fn report(&mut self, command: &Command, result: Result<(), Failure>) {
         let Some(endpoint) = self.endpoint(command.endpoint) else {
             self.release_buffers(command);
             return;

@@ -6,6 +6,10 @@
 use std::fmt;
 use std::os::fd::OwnedFd;
 
+mod cuda;
+pub mod emulated;
+mod library;
+mod pending;
 mod system;
 
 /// Kinds of memory.
@@ -60,10 +64,29 @@ impl Place {
     /// The host's memory.
     pub const HOST: Place = Place { kind: Kind::System, device: 0 };
 
+    /// Device `device` of a kind.
+    #[must_use]
+    pub const fn new(kind: Kind, device: u32) -> Place {
+        Place { kind, device }
+    }
+
     /// Whether the host may load and store there.
     #[must_use]
-    pub fn is_host(self) -> bool {
-        self.kind == Kind::System
+    #[inline]
+    pub const fn is_host(self) -> bool {
+        matches!(self.kind, Kind::System)
+    }
+
+    /// Where a pointer points to, as the kinds that are present say; the host's memory if none of them knows it.
+    #[must_use]
+    pub fn of<T>(pointer: *const T) -> Place {
+        Allocation::of(pointer as u64).map_or(Place::HOST, |allocation| allocation.place)
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_host() { f.write_str("host memory") } else { write!(f, "{} device {}", self.kind, self.device) }
     }
 }
 
@@ -108,6 +131,14 @@ pub struct Allocation {
     pub id: u64,
     /// Other processes can open it.
     pub exportable: bool,
+}
+
+impl Allocation {
+    /// The device allocation that an address is in, of whatever kind is present; `None`: it is not a device's.
+    #[must_use]
+    pub fn of(address: u64) -> Option<Allocation> {
+        Kind::ALL.into_iter().filter_map(|kind| operations(kind).ok()).find_map(|kind| kind.classify(address))
+    }
 }
 
 /// What another process needs to reach an allocation.
@@ -250,6 +281,8 @@ pub struct Absent(pub String);
 pub fn operations(kind: Kind) -> Result<&'static dyn Operations, Absent> {
     match kind {
         Kind::System => Ok(&system::System),
+        Kind::Emulated => Ok(emulated::operations()),
+        Kind::Cuda => cuda::operations(),
         kind => Err(Absent(format!("{kind} is not built in"))),
     }
 }

@@ -94,6 +94,8 @@ combinations! {
     udp_automatic: Udp Automatic;
     loopback_manual: Loopback Manual;
     loopback_automatic: Loopback Automatic;
+    shm_manual: Shm Manual;
+    shm_automatic: Shm Automatic;
     faulty_udp_manual: FaultyUdp Manual;
     faulty_udp_automatic: FaultyUdp Automatic;
 }

@@ -14,6 +14,8 @@ pub(crate) enum Ways {
     Udp,
     Loopback,
     FaultyUdp,
+    /// Shared memory: the nodes find out by themselves that they are on one machine.
+    Shm,
 }
 
 /// One combination of link and progress.
@@ -67,7 +69,8 @@ impl World {
                 builder.decorate(move |link| weft::link::fault::Faulty::new(link, seed, faults(), Default::default()));
         }
         let domain = match self.ways {
-            Ways::Udp | Ways::FaultyUdp => builder.udp("127.0.0.1:0").unwrap(),
+            Ways::Shm => builder.udp("127.0.0.1:0").unwrap(),
+            Ways::Udp | Ways::FaultyUdp => builder.road(weft::Road::Packets).udp("127.0.0.1:0").unwrap(),
             Ways::Loopback => {
                 let local = std::net::SocketAddr::from(([10, 0, 0, 1], self.domains.borrow().len() as u16 + 1));
                 builder.link(Box::new(self.network.link(local).unwrap())).unwrap()

@@ -45,8 +45,8 @@ pub(super) struct Shared {
 /// Where a message goes: a receive that it was matched to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Landing {
-    local: LocalKey,
-    offset: u64,
+    pub(super) local: LocalKey,
+    pub(super) offset: u64,
     room: u64,
     context: u64,
     silent: bool,
@@ -56,26 +56,32 @@ pub(super) struct Landing {
 /// What the completion of a message tells.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Envelope {
-    endpoint: EndpointId,
-    source: Address,
-    tagged: bool,
-    tag: u64,
-    immediate: Option<u64>,
-    length: u32,
+    pub(super) endpoint: EndpointId,
+    pub(super) source: Address,
+    /// What matching compares of it.
+    pub(super) source_id: SourceId,
+    /// Its name, if whoever brings the message knows one; checked before it is believed.
+    pub(super) peer: Option<PeerId>,
+    pub(super) tagged: bool,
+    pub(super) tag: u64,
+    pub(super) immediate: Option<u64>,
+    pub(super) length: u32,
 }
 
 /// A message that came before its receive.
 #[derive(Debug)]
 pub(super) struct UnexpectedMessage {
-    envelope: Envelope,
-    body: Body,
+    pub(super) envelope: Envelope,
+    pub(super) body: Body,
 }
 
 #[derive(Debug)]
-enum Body {
+pub(super) enum Body {
     Whole(Vec<u8>),
     /// Still arriving.
     Partial(TransactionId),
+    /// Comes by another road: still arriving, or waits at its sender.
+    Arriving(u32),
     /// Waits at its sender.
     Rendezvous {
         key: u64,
@@ -129,9 +135,12 @@ impl<M: Memory> Engine<M> {
         let rendezvous = command.kind() == Kind::ReadyToSend;
         let tagged = command.kind() == Kind::TaggedSend || rendezvous && flags.contains(Flags::IMMEDIATE);
         let immediate = if rendezvous { input.reliability.data } else { flags.contains(Flags::IMMEDIATE) };
+        let source = Address { socket: input.request.from, endpoint: input.request.source };
         let envelope = Envelope {
             endpoint,
-            source: Address { socket: input.request.from, endpoint: input.request.source },
+            source,
+            source_id: self.addresses.source_of(source),
+            peer: None,
             tagged,
             tag: if tagged { command.slot(Slot::Argument0) } else { 0 },
             immediate: immediate.then(|| command.immediate()),
@@ -227,8 +236,8 @@ impl<M: Memory> Engine<M> {
     }
 
     /// The receive for a message, taken out of its list; a place in the completion queue is reserved.
-    fn match_posted(&mut self, envelope: &Envelope) -> Matched {
-        let source = self.addresses.source_of(envelope.source);
+    pub(super) fn match_posted(&mut self, envelope: &Envelope) -> Matched {
+        let source = envelope.source_id;
         let length = u64::from(envelope.length);
         loop {
             let Some(endpoint) = self.endpoint_mut(envelope.endpoint) else { return Matched::NotReady };
@@ -329,7 +338,7 @@ impl<M: Memory> Engine<M> {
         if self.unexpected_bytes + length > self.config.unexpected_max_bytes {
             return None;
         }
-        let source = self.addresses.source_of(envelope.source);
+        let source = envelope.source_id;
         let endpoint = self.endpoint_mut(envelope.endpoint)?;
         let (_, unexpected) = lists(endpoint, envelope.tagged);
         if unexpected.len() >= unexpected.capacity() {
@@ -405,9 +414,10 @@ impl<M: Memory> Engine<M> {
         }
     }
 
-    fn forget_unexpected(&mut self, envelope: &Envelope, id: UnexpectedId) {
-        let removed = self.endpoint_mut(envelope.endpoint).and_then(|e| lists(e, envelope.tagged).1.remove(id));
-        if removed.is_some() {}
+    pub(super) fn forget_unexpected(&mut self, envelope: &Envelope, id: UnexpectedId) {
+        if let Some(endpoint) = self.endpoint_mut(envelope.endpoint) {
+            lists(endpoint, envelope.tagged).1.remove(id);
+        }
     }
 
     /// A packet of a message that is arriving.
@@ -537,7 +547,7 @@ impl<M: Memory> Engine<M> {
     }
 
     /// Tells the user about a message. The place in the queue was reserved when it was matched.
-    fn complete_receive(&mut self, envelope: &Envelope, landing: &Landing, result: Result<(), Failure>) {
+    pub(super) fn complete_receive(&mut self, envelope: &Envelope, landing: &Landing, result: Result<(), Failure>) {
         let mut local = landing.local;
         let mut offset = 0;
         if let Some(index) = landing.shared {
@@ -563,7 +573,7 @@ impl<M: Memory> Engine<M> {
             }
             return;
         }
-        let peer = self.addresses.find(self.addresses.source_of(envelope.source));
+        let peer = self.peer_of(envelope);
         let kind = if envelope.tagged { CompletionKind::TaggedReceive } else { CompletionKind::Receive };
         self.push(
             queue,
@@ -581,6 +591,14 @@ impl<M: Memory> Engine<M> {
                 offset,
             },
         );
+    }
+}
+
+impl<M: Memory> Engine<M> {
+    /// The name of who sent a message.
+    pub(super) fn peer_of(&self, envelope: &Envelope) -> Option<PeerId> {
+        let known = envelope.peer.filter(|peer| self.addresses.source(*peer) == Some(envelope.source_id));
+        known.or_else(|| self.addresses.find(envelope.source_id))
     }
 }
 
@@ -602,7 +620,7 @@ impl Shared {
 }
 
 /// What the posted receives say to a message.
-enum Matched {
+pub(super) enum Matched {
     Landing(Landing),
     Truncated(Landing),
     /// None fits.
@@ -614,7 +632,10 @@ enum Matched {
 /// What DONE tells instead of the bytes taken when the message is given up: a message of no bytes can be taken too.
 const NOT_TAKEN: u64 = u32::MAX as u64;
 
-fn lists(endpoint: &mut Endpoint, tagged: bool) -> (&mut Posted<PostedReceive>, &mut Unexpected<UnexpectedMessage>) {
+pub(super) fn lists(
+    endpoint: &mut Endpoint,
+    tagged: bool,
+) -> (&mut Posted<PostedReceive>, &mut Unexpected<UnexpectedMessage>) {
     if tagged {
         (&mut endpoint.tagged_posted, &mut endpoint.tagged_unexpected)
     } else {

@@ -193,12 +193,13 @@ impl<M: Memory> Engine<M> {
                     self.complete_receive(&envelope, &landing, Err(Failure::Truncated));
                 }
             }
+            Body::Arriving(index) => self.take_arriving(index, landing, fits),
             Body::Rendezvous { key, address } => self.begin_pull(now, envelope, landing, key, address),
         }
         Ok(())
     }
 
-    pub(super) fn recycle(&mut self, mut bytes: Vec<u8>) {
+    pub(in crate::engine) fn recycle(&mut self, mut bytes: Vec<u8>) {
         self.unexpected_bytes = self.unexpected_bytes.saturating_sub(bytes.len());
         if self.spare.len() < SPARE_MAX && bytes.capacity() <= SPARE_MAX_BYTES {
             bytes.clear();
@@ -282,6 +283,7 @@ impl<M: Memory> Engine<M> {
         for handle in pulls {
             self.finish(now, handle, Err(Failure::Closed));
         }
+        self.close_arrivals(id);
         for tagged in [false, true] {
             loop {
                 let Some(endpoint) = self.endpoint_mut(id) else { return };
@@ -301,7 +303,7 @@ impl<M: Memory> Engine<M> {
                 let Some(message) = unexpected.find(|_| true).and_then(|first| unexpected.remove(first)) else { break };
                 match message.body {
                     Body::Whole(bytes) => self.recycle(bytes),
-                    Body::Partial(_) => {}
+                    Body::Partial(_) | Body::Arriving(_) => {}
                     Body::Rendezvous { key, .. } => self.send_done(now, &message.envelope, number, key, NOT_TAKEN),
                 }
             }

@@ -16,7 +16,7 @@ impl<M: Memory> Engine<M> {
             self.complete_receive(&envelope, &landing, Ok(()));
             return;
         }
-        let peer = self.addresses.find(self.addresses.source_of(envelope.source)).unwrap_or(PeerId(u32::MAX));
+        let peer = self.peer_of(&envelope).unwrap_or(PeerId(u32::MAX));
         let mut command = Command::new(Operation::Pull, envelope.endpoint, peer);
         command.local = landing.local;
         command.offset = landing.offset;
@@ -47,7 +47,7 @@ impl<M: Memory> Engine<M> {
 
     /// Tells the sender of a long message that it is done, and how much of it was taken.
     pub(super) fn send_done(&mut self, now: Time, envelope: &Envelope, source: u32, key: u64, taken: u64) {
-        let peer = self.addresses.find(self.addresses.source_of(envelope.source)).unwrap_or(PeerId(u32::MAX));
+        let peer = self.peer_of(envelope).unwrap_or(PeerId(u32::MAX));
         let mut command = Command::new(Operation::Done, envelope.endpoint, peer);
         command.key = key;
         command.immediate = taken;

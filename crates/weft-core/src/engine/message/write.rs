@@ -22,9 +22,12 @@ impl<M: Memory> Engine<M> {
         if let Err(fault) = self.memory.remote(command.key(), command.address(), length, Access::REMOTE_WRITE) {
             return self.refused_write(input, (several && counted).then_some(key), status_of(fault));
         }
+        let source = Address { socket: input.request.from, endpoint: input.request.source };
         let envelope = Envelope {
             endpoint,
-            source: Address { socket: input.request.from, endpoint: input.request.source },
+            source,
+            source_id: self.addresses.source_of(source),
+            peer: None,
             tagged: false,
             tag: 0,
             immediate: notify.then(|| command.immediate()),
@@ -89,7 +92,7 @@ impl<M: Memory> Engine<M> {
         }
         self.count(bindings.remote_write_counter, true);
         if notify {
-            let peer = self.addresses.find(self.addresses.source_of(envelope.source));
+            let peer = self.peer_of(&envelope);
             self.push(
                 bindings.receive_queue,
                 Completion {
@@ -174,21 +177,30 @@ impl<M: Memory> Engine<M> {
             self.statistics.dropped_datagrams += 1;
             return;
         };
+        let source = Address { socket: arrived.from, endpoint: command.source() as u32 };
         let envelope = Envelope {
             endpoint,
-            source: Address { socket: arrived.from, endpoint: command.source() as u32 },
+            source,
+            source_id: self.addresses.source_of(source),
+            peer: None,
             tagged: false,
             tag: 0,
             immediate: command.flags().contains(Flags::IMMEDIATE).then(|| command.immediate()),
             length: payload.len() as u32,
         };
-        match self.match_posted(&envelope) {
+        let matched = self.match_posted(&envelope);
+        self.land_datagram(&envelope, matched, payload);
+    }
+
+    /// A datagram and what the posted receives said to it.
+    pub(in crate::engine) fn land_datagram(&mut self, envelope: &Envelope, matched: Matched, payload: &[u8]) {
+        match matched {
             Matched::Landing(landing) => {
                 let piece = Segment { address: landing.offset, length: payload.len() as u64 };
                 let written = write_local(&mut self.memory, landing.local, [piece].into_iter(), payload);
-                self.complete_receive(&envelope, &landing, written.map_err(|_| Failure::LocalFault));
+                self.complete_receive(envelope, &landing, written.map_err(|_| Failure::LocalFault));
             }
-            Matched::Truncated(landing) => self.complete_receive(&envelope, &landing, Err(Failure::Truncated)),
+            Matched::Truncated(landing) => self.complete_receive(envelope, &landing, Err(Failure::Truncated)),
             Matched::NotReady | Matched::Nothing => self.statistics.dropped_datagrams += 1,
         }
     }

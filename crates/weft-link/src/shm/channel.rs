@@ -1,0 +1,455 @@
+//! One side of a channel: a sender, a receiver, and the socket to the peer.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence, fence};
+
+use weft_mem::copy;
+use weft_mem::{Segment, SegmentMut};
+
+use super::Record;
+use super::layout::{
+    PROGRESS, RECEIVER_STATE, REGION_BYTES, REQUESTS, RESPONSES, RingLayout, SENDER_STATE, SLOT_BYTES, SLOT_INLINE,
+    WORD_STRIDE, WORDS,
+};
+use super::region::Region;
+use super::ring::{self, Broken, Consumer, HEAVY, Place, Producer, PushError};
+use super::socket;
+use crate::limits::{CHANNEL_WORDS_MAX, NOTE_MAX_BYTES, RING_DATA_BYTES, RING_SLOTS};
+
+/// Name of a channel in its node, a small number. It is used again some time after [`Node::close`](super::Node::close).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ChannelId(pub u32);
+
+/// First byte of a message on the socket that only wakes.
+pub(crate) const WAKE: u8 = 0;
+/// First byte of a note.
+pub(crate) const NOTE: u8 = 1;
+
+/// What a sender can take without waiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// Records.
+    pub slots: usize,
+    /// Bytes of long payloads. A single one may need more, since none is cut at the end of the ring.
+    pub data_bytes: usize,
+}
+
+/// One side of a channel. The other side has the same, the other way round.
+///
+/// Dropping it ends the connection: the peer's node says [`Closed`](super::NodeEvent::Closed).
+pub struct Channel {
+    id: ChannelId,
+    initiator: bool,
+    peer_pid: i32,
+    sender: Sender,
+    receiver: Receiver,
+    region: Arc<Region>,
+    socket: Arc<OwnedFd>,
+}
+
+impl Channel {
+    pub(crate) fn new(
+        id: ChannelId,
+        initiator: bool,
+        peer_pid: i32,
+        region: Region,
+        socket: Arc<OwnedFd>,
+        barrier: Barrier,
+    ) -> Channel {
+        let region = Arc::new(region);
+        let (out, back) = if initiator { (REQUESTS, RESPONSES) } else { (RESPONSES, REQUESTS) };
+        let room = |ring| ShmRoom::new(ring, region.clone(), socket.clone(), barrier);
+        let sender = Sender { producer: Producer::new(room(out)) };
+        let receiver = Receiver { consumer: Consumer::new(room(back)) };
+        Channel { id, initiator, peer_pid, sender, receiver, region, socket }
+    }
+
+    /// Its name in the node.
+    #[must_use]
+    pub fn id(&self) -> ChannelId {
+        self.id
+    }
+
+    /// Whether this side made the channel.
+    #[must_use]
+    pub fn is_initiator(&self) -> bool {
+        self.initiator
+    }
+
+    /// The peer's process, as its number is here.
+    #[must_use]
+    pub fn peer_pid(&self) -> i32 {
+        self.peer_pid
+    }
+
+    /// What goes to the peer.
+    #[inline]
+    pub fn sender(&mut self) -> &mut Sender {
+        &mut self.sender
+    }
+
+    /// What comes from the peer.
+    #[inline]
+    pub fn receiver(&mut self) -> &mut Receiver {
+        &mut self.receiver
+    }
+
+    /// Both at once.
+    #[inline]
+    pub fn halves(&mut self) -> (&mut Sender, &mut Receiver) {
+        (&mut self.sender, &mut self.receiver)
+    }
+
+    /// Sends something by the slow way, over the socket: up to [`NOTE_MAX_BYTES`] and
+    /// [`NOTE_DESCRIPTORS_MAX`](crate::limits::NOTE_DESCRIPTORS_MAX) descriptors. `WouldBlock`: the peer has not taken
+    /// earlier ones. Notes keep their order, but not with records.
+    pub fn note(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        if bytes.len() > NOTE_MAX_BYTES {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        socket::send(self.socket.as_fd(), [&[NOTE], bytes], descriptors)
+    }
+
+    /// A word that both sides may write, on a cache line of its own. There are [`CHANNEL_WORDS_MAX`], and numbers past
+    /// them start again at the first. All are zero in a new channel.
+    #[must_use]
+    #[inline]
+    pub fn shared_word(&self, index: usize) -> &AtomicU64 {
+        let offset = WORDS + index % CHANNEL_WORDS_MAX * WORD_STRIDE;
+        // SAFETY: the word lies in the mapping, which lives as long as the channel, is aligned, and both processes only
+        // use it as an atomic.
+        unsafe { AtomicU64::from_ptr(self.region.start().add(offset).cast()) }
+    }
+
+    /// The whole mapping, for a library that wants to pin it. The peer may write it at any time.
+    #[must_use]
+    pub fn data_memory(&self) -> (*mut u8, usize) {
+        (self.region.start(), REGION_BYTES)
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        // The node may hold the socket still.
+        socket::hang_up(self.socket.as_fd());
+    }
+}
+
+impl std::fmt::Debug for Channel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let side = if self.initiator { "initiator" } else { "target" };
+        write!(f, "Channel({}, {side}, peer {})", self.id.0, self.peer_pid)
+    }
+}
+
+/// Puts records into a ring.
+pub struct Sender {
+    producer: Producer<ShmRoom>,
+}
+
+impl Sender {
+    /// Puts a record with its payload into the ring: short ones into the slot, longer ones into the data ring.
+    #[inline]
+    pub fn push(&mut self, record: &Record, payload: &[u8]) -> Result<(), PushError> {
+        let place = self.producer.reserve(payload.len())?;
+        match place {
+            Place::Inline => self.producer.put_inline(payload),
+            Place::Data(offset, _) => {
+                let to = self.producer.room().data(offset);
+                // SAFETY: the ring reserved this part of the mapping for `payload.len()` bytes; nobody has a reference
+                // into it.
+                unsafe { copy::copy(to, payload.as_ptr(), payload.len()) };
+            }
+        }
+        self.producer.commit(record, place, payload.len());
+        Ok(())
+    }
+
+    /// Room for a payload of exactly `length` bytes, to be filled from anywhere and then committed. Dropping the claim
+    /// takes nothing.
+    #[inline]
+    pub fn claim(&mut self, length: usize) -> Result<Claim<'_>, PushError> {
+        let place = self.producer.reserve(length)?;
+        Ok(Claim { producer: &mut self.producer, place, length })
+    }
+
+    /// Whether a record with so many bytes could be pushed now.
+    #[inline]
+    pub fn has_room(&mut self, payload: usize) -> bool {
+        self.producer.reserve(payload).is_ok()
+    }
+
+    /// What is free, after a look at the receiver's progress.
+    pub fn room(&mut self) -> Result<Room, Broken> {
+        self.producer.look()?;
+        Ok(Room {
+            slots: self.producer.free_slots() as usize,
+            data_bytes: (RING_DATA_BYTES - self.producer.data_used()) as usize,
+        })
+    }
+
+    /// Says that we are going to sleep until there is room for such a payload; false: there is room already, or there
+    /// never will be. The receiver wakes the node when it has taken something, not for a certain length: try again then.
+    #[must_use]
+    pub fn prepare_sleep(&mut self, payload: usize) -> bool {
+        self.producer.prepare_sleep(payload)
+    }
+
+    /// Takes [`Sender::prepare_sleep`] back.
+    pub fn awake(&mut self) {
+        self.producer.awake();
+    }
+}
+
+/// Room in a ring that is not handed over yet.
+pub struct Claim<'a> {
+    producer: &'a mut Producer<ShmRoom>,
+    place: Place,
+    length: usize,
+}
+
+impl Claim<'_> {
+    /// Where the payload goes.
+    #[inline]
+    pub fn segment(&mut self) -> SegmentMut<'_> {
+        let room = self.producer.room();
+        let pointer = match self.place {
+            Place::Inline => room.slot(self.producer.slot()).wrapping_add(SLOT_INLINE),
+            Place::Data(offset, _) => room.data(offset),
+        };
+        // SAFETY: the ring reserved this part of the mapping, which lives as long as the producer; nobody has a
+        // reference into it.
+        unsafe { SegmentMut::from_raw(pointer, self.length) }
+    }
+
+    /// Hands the record over.
+    #[inline]
+    pub fn commit(self, record: &Record) {
+        self.producer.commit(record, self.place, self.length);
+    }
+}
+
+/// Takes records out of a ring.
+pub struct Receiver {
+    consumer: Consumer<ShmRoom>,
+}
+
+impl Receiver {
+    /// The oldest record, not taken yet. What the peer wrote was copied and its lengths checked; it does not change
+    /// until [`Receiver::advance`], but for the bytes of a long payload.
+    #[inline]
+    pub fn peek(&mut self) -> Result<Option<Incoming<'_>>, Broken> {
+        Ok(if self.consumer.peek()? { Some(Incoming { consumer: &self.consumer }) } else { None })
+    }
+
+    /// Done with the record that was peeked; without one nothing happens.
+    #[inline]
+    pub fn advance(&mut self) {
+        self.consumer.advance();
+    }
+
+    /// Whether there is nothing to peek at: one load.
+    #[must_use]
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.consumer.is_empty()
+    }
+
+    /// Tells the sender now what was taken, which happens by itself after some records and when the ring gets empty.
+    pub fn publish(&mut self) {
+        self.consumer.publish();
+    }
+
+    /// Says that we are going to sleep; false: there is a record, so do not. From now on whatever the peer pushes makes
+    /// [`Node::descriptor`](super::Node::descriptor) readable.
+    #[must_use]
+    pub fn prepare_sleep(&mut self) -> bool {
+        self.consumer.prepare_sleep()
+    }
+
+    /// The first half of [`Receiver::prepare_sleep`], for many channels:
+    /// [`Node::sleep_barrier`](super::Node::sleep_barrier) and [`Receiver::is_empty`] are the second.
+    pub fn announce_sleep(&mut self) {
+        self.consumer.announce_sleep();
+    }
+
+    /// Takes it back.
+    pub fn awake(&mut self) {
+        self.consumer.awake();
+    }
+}
+
+/// A record that came.
+#[derive(Clone, Copy)]
+pub struct Incoming<'a> {
+    consumer: &'a Consumer<ShmRoom>,
+}
+
+impl<'a> Incoming<'a> {
+    /// The record.
+    #[must_use]
+    #[inline]
+    pub fn record(&self) -> Record {
+        self.consumer.current().0.record
+    }
+
+    /// Bytes of the payload.
+    #[must_use]
+    #[inline]
+    pub fn length(&self) -> usize {
+        self.consumer.current().0.length as usize
+    }
+
+    /// A payload that came in the slot: a copy of our own. `None`: it is in the data ring.
+    #[must_use]
+    #[inline]
+    pub fn inline(&self) -> Option<&'a [u8]> {
+        let (taken, inline) = self.consumer.current();
+        if taken.offset.is_some() {
+            return None;
+        }
+        let (start, length) = (inline.as_ptr().cast::<u8>(), size_of_val(inline));
+        // SAFETY: the words are ours, and bytes have no alignment and no invalid values.
+        let bytes: &'a [u8] = unsafe { std::slice::from_raw_parts(start, length) };
+        bytes.get(..taken.length as usize)
+    }
+
+    /// The payload, wherever it is. The peer may change what lies in the data ring: copy it once, then look at the copy.
+    #[must_use]
+    #[inline]
+    pub fn segment(&self) -> Segment<'a> {
+        let (taken, _) = self.consumer.current();
+        match taken.offset {
+            // SAFETY: the ring checked that the bytes lie in the data ring; the mapping lives as long as the consumer,
+            // which stays borrowed, and nobody has a reference into it.
+            Some(offset) => unsafe { Segment::from_raw(self.consumer.room().data(offset), taken.length as usize) },
+            None => Segment::from_slice(self.inline().unwrap_or_default()),
+        }
+    }
+}
+
+impl std::fmt::Debug for Incoming<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Incoming({:?}, {} bytes)", self.record(), self.length())
+    }
+}
+
+/// Whether this process takes part in barriers over all processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Barrier {
+    registered: bool,
+}
+
+impl Barrier {
+    /// Registers the process, once or many times.
+    pub(crate) fn register() -> Barrier {
+        // SAFETY: no memory is involved.
+        let result =
+            unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) };
+        Barrier { registered: result == 0 }
+    }
+
+    /// Everything that any registered process stored before is seen after it.
+    pub(crate) fn run(self) {
+        fence(Ordering::SeqCst);
+        if self.registered {
+            // SAFETY: no memory is involved. It cannot fail where registering worked.
+            unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0) };
+        }
+    }
+}
+
+/// A ring in a channel's memory.
+pub(crate) struct ShmRoom {
+    control: *mut u8,
+    slots: *mut u8,
+    data: *mut u8,
+    barrier: Barrier,
+    socket: Arc<OwnedFd>,
+    /// Keeps what the pointers point into.
+    _region: Arc<Region>,
+}
+
+// SAFETY: the pointers go into the region, which any thread may use, and everything behind them is used as atomics or
+// copied.
+unsafe impl Send for ShmRoom {}
+
+impl ShmRoom {
+    fn new(ring: RingLayout, region: Arc<Region>, socket: Arc<OwnedFd>, barrier: Barrier) -> ShmRoom {
+        let start = region.start();
+        ShmRoom {
+            control: start.wrapping_add(ring.control),
+            slots: start.wrapping_add(ring.slots),
+            data: start.wrapping_add(ring.data),
+            barrier,
+            socket,
+            _region: region,
+        }
+    }
+
+    fn slot(&self, slot: u32) -> *mut u8 {
+        self.slots.wrapping_add((slot % RING_SLOTS) as usize * SLOT_BYTES)
+    }
+
+    fn data(&self, offset: u32) -> *mut u8 {
+        self.data.wrapping_add((offset % RING_DATA_BYTES) as usize)
+    }
+
+    #[inline]
+    fn control(&self, offset: usize) -> &AtomicU32 {
+        // SAFETY: the offsets of control words lie in the control part of the ring, are aligned, and both processes only
+        // use them as atomics. The region lives as long as we do.
+        unsafe { AtomicU32::from_ptr(self.control.add(offset).cast()) }
+    }
+}
+
+impl ring::Room for ShmRoom {
+    const SLOTS: u32 = RING_SLOTS;
+
+    #[inline]
+    fn slot_word(&self, slot: u32, word: usize) -> &AtomicU64 {
+        let pointer = self.slot(slot).wrapping_add(word * 8 % SLOT_BYTES);
+        // SAFETY: both numbers wrap, so the word is one of a slot in the mapping, which lives as long as we do; it is
+        // aligned, and both processes use it as an atomic, or copy to it while it is theirs alone.
+        unsafe { AtomicU64::from_ptr(pointer.cast()) }
+    }
+
+    #[inline]
+    fn progress(&self) -> &AtomicU32 {
+        self.control(PROGRESS)
+    }
+
+    #[inline]
+    fn receiver_state(&self) -> &AtomicU32 {
+        self.control(RECEIVER_STATE)
+    }
+
+    #[inline]
+    fn sender_state(&self) -> &AtomicU32 {
+        self.control(SENDER_STATE)
+    }
+
+    fn promise(&self) -> u32 {
+        if self.barrier.registered { HEAVY } else { 0 }
+    }
+
+    #[inline]
+    fn light_fence(&self, state: u32) {
+        if state & HEAVY != 0 && self.barrier.registered {
+            compiler_fence(Ordering::SeqCst);
+        } else {
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    fn heavy_fence(&self) {
+        self.barrier.run();
+    }
+
+    fn wake(&self) {
+        // A socket that takes no more has messages that the peer will read when it wakes, and it wakes for them.
+        let _ = socket::send(self.socket.as_fd(), [&[WAKE], &[]], &[]);
+    }
+}

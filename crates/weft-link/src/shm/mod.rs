@@ -1,0 +1,48 @@
+//! Records between two processes of one machine, through memory that they share.
+//!
+//! A [`Channel`] is one side of a memory of its own: a ring of requests, which the initiator writes, and a ring of
+//! responses, which the target writes. Only these two processes map it, so a peer that writes nonsense harms its own
+//! messages and nobody else's. A [`Node`] is where channels come from: it listens under the address of its NIC, hands
+//! the memory over through a Unix socket, and hears through the same socket when a peer wakes it, sends a note, or dies.
+//! Nothing is named in a file system, so nothing stays behind.
+//!
+//! What records mean is the business of whoever uses this. Read `layout` for where things lie, `ring` for how records
+//! are handed over, then `channel` and `node`.
+//!
+//! # Sleeping
+//! Who wants to sleep calls [`Receiver::prepare_sleep`] for each channel, and sleeps on [`Node::descriptor`] if all said
+//! true; then [`Receiver::awake`]. With many channels one barrier serves all: [`Receiver::announce_sleep`] for each,
+//! [`Node::sleep_barrier`] once, [`Receiver::is_empty`] for each.
+
+pub(crate) mod layout;
+pub(crate) mod ring;
+mod sync;
+
+#[cfg(not(loom))]
+mod channel;
+#[cfg(not(loom))]
+mod node;
+#[cfg(not(loom))]
+mod region;
+#[cfg(not(loom))]
+mod socket;
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests;
+
+#[cfg(not(loom))]
+pub use channel::{Channel, ChannelId, Claim, Incoming, Receiver, Room, Sender};
+#[cfg(not(loom))]
+pub use node::{ConnectError, Hello, Node, NodeEvent};
+pub use ring::{Broken, Full, PushError};
+
+/// A record as its users see it: the ring does not look into it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Record {
+    /// What it is.
+    pub kind: u8,
+    /// How it is.
+    pub flags: u8,
+    /// Whatever belongs to it.
+    pub words: [u64; 4],
+}

@@ -1,0 +1,454 @@
+//! A ring of records from one process to another: one writes, one reads, nobody waits for the other.
+//!
+//! A slot belongs to the producer until it stores the slot's head word, which carries the record's sequence number; then
+//! it belongs to the consumer until that publishes its progress past it. The consumer polls the head word itself, so a
+//! short record costs the transfer of one cache line. The producer reads the progress only when the ring seems full.
+//!
+//! The other side may write anything at any time. Each side keeps its own position to itself, loads every shared word
+//! once, checks it and then uses the copy. Where the memory is comes from a [`Room`], so that loom can give another one.
+
+use super::Record;
+use super::layout::{DATA_ALIGN, IN_DATA_RING, SLOT_HEAD_WORDS, SLOT_INLINE_WORDS};
+use super::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::limits::{
+    INLINE_MAX_BYTES, PAYLOAD_MAX_BYTES, RING_DATA_BYTES, RING_LOOK_BYTES, RING_PUBLISH_BYTES, RING_PUBLISH_SLOTS,
+};
+
+/// The owner of a state word sleeps until it is woken.
+pub(crate) const ASLEEP: u32 = 1;
+/// The owner of a state word runs a barrier in all processes before it looks for the last time: see
+/// [`Room::light_fence`].
+pub(crate) const HEAVY: u32 = 2;
+
+/// There is no room now. The receiver makes some as it takes records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Full;
+
+/// The peer wrote nonsense into its control words: close the channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Broken;
+
+/// Why a record was not put into the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PushError {
+    /// There is no room now. The receiver makes some as it takes records.
+    Full,
+    /// The peer wrote nonsense into its control words: close the channel.
+    Broken,
+    /// No ring takes more than [`PAYLOAD_MAX_BYTES`] at once: send it in pieces.
+    TooLong,
+}
+
+impl From<Full> for PushError {
+    fn from(_: Full) -> PushError {
+        PushError::Full
+    }
+}
+
+impl From<Broken> for PushError {
+    fn from(_: Broken) -> PushError {
+        PushError::Broken
+    }
+}
+
+impl std::fmt::Display for Broken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the peer wrote nonsense into the shared memory of the channel: close it")
+    }
+}
+
+impl std::error::Error for Broken {}
+
+impl std::fmt::Display for PushError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            PushError::Full => write!(f, "the ring is full: try again when the peer has taken something"),
+            PushError::Broken => Broken.fmt(f),
+            PushError::TooLong => write!(f, "a record takes {PAYLOAD_MAX_BYTES} bytes at most: send it in pieces"),
+        }
+    }
+}
+
+impl std::error::Error for PushError {}
+
+/// Where a ring lies, and how its two sides reach each other.
+pub(crate) trait Room {
+    /// Slots, a power of two.
+    const SLOTS: u32;
+
+    /// A word of a slot. Both wrap around, so there is one for every number.
+    fn slot_word(&self, slot: u32, word: usize) -> &AtomicU64;
+    /// How many records the consumer has taken.
+    fn progress(&self) -> &AtomicU32;
+    /// The consumer's state.
+    fn receiver_state(&self) -> &AtomicU32;
+    /// The producer's state.
+    fn sender_state(&self) -> &AtomicU32;
+    /// [`HEAVY`] if [`Room::heavy_fence`] reaches other processes.
+    fn promise(&self) -> u32;
+    /// What was stored before is seen by the other side when it looks after its heavy fence, or we see its state now.
+    /// With a promise in `state` that costs nothing, since the other side's barrier comes to us.
+    fn light_fence(&self, state: u32);
+    /// The other half of it.
+    fn heavy_fence(&self);
+    /// Wakes the other side.
+    fn wake(&self);
+}
+
+/// Tells the owner of a state word, if it sleeps, that something has been stored.
+#[inline]
+fn rouse<R: Room>(room: &R, state: &AtomicU32) {
+    room.light_fence(state.load(Ordering::Relaxed));
+    if state.load(Ordering::Relaxed) & ASLEEP != 0 {
+        wake(room, state);
+    }
+}
+
+#[cold]
+fn wake<R: Room>(room: &R, state: &AtomicU32) {
+    // Whoever clears the word wakes: one byte for one sleep.
+    if state.fetch_and(!ASLEEP, Ordering::AcqRel) & ASLEEP != 0 {
+        room.wake();
+    }
+}
+
+/// Where the payload of the next record goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Into the slot.
+    Inline,
+    /// To this offset of the data ring. The second number is the position behind it.
+    Data(u32, u32),
+}
+
+/// The side that writes.
+pub(crate) struct Producer<R: Room> {
+    room: R,
+    /// Records written.
+    head: u32,
+    /// Records of which we know that they were taken.
+    taken: u32,
+    /// Position in the data ring, which does not wrap with it.
+    data_head: u32,
+    /// As far as we know it was taken.
+    data_taken: u32,
+    /// Position at which the consumer's progress was last looked at.
+    data_looked: u32,
+    /// For each slot the position behind its payload. Ours alone, so the consumer cannot lie about it.
+    ends: Box<[u32]>,
+}
+
+impl<R: Room> Producer<R> {
+    pub(crate) fn new(room: R) -> Producer<R> {
+        room.sender_state().store(room.promise(), Ordering::Relaxed);
+        let ends = vec![0; R::SLOTS as usize].into_boxed_slice();
+        Producer { room, head: 0, taken: 0, data_head: 0, data_taken: 0, data_looked: 0, ends }
+    }
+
+    pub(crate) fn room(&self) -> &R {
+        &self.room
+    }
+
+    /// The slot of the next record.
+    pub(crate) fn slot(&self) -> u32 {
+        self.head & (R::SLOTS - 1)
+    }
+
+    /// Records that can be written, as far as is known without a look.
+    pub(crate) fn free_slots(&self) -> u32 {
+        R::SLOTS - self.head.wrapping_sub(self.taken)
+    }
+
+    /// Bytes of the data ring that hold payloads, as far as is known.
+    pub(crate) fn data_used(&self) -> u32 {
+        self.data_head.wrapping_sub(self.data_taken)
+    }
+
+    /// Finds a place for a payload. Nothing is taken before [`Producer::commit`].
+    #[inline]
+    pub(crate) fn reserve(&mut self, length: usize) -> Result<Place, PushError> {
+        if self.head.wrapping_sub(self.taken) >= R::SLOTS {
+            self.look()?;
+            if self.head.wrapping_sub(self.taken) >= R::SLOTS {
+                return Err(PushError::Full);
+            }
+        }
+        if length <= INLINE_MAX_BYTES { Ok(Place::Inline) } else { self.reserve_data(length) }
+    }
+
+    fn reserve_data(&mut self, length: usize) -> Result<Place, PushError> {
+        if length > PAYLOAD_MAX_BYTES {
+            return Err(PushError::TooLong);
+        }
+        let length = (length as u32).next_multiple_of(DATA_ALIGN);
+        if self.data_head.wrapping_sub(self.data_looked) >= RING_LOOK_BYTES {
+            self.look()?;
+        }
+        if let Some(place) = self.place(length) {
+            return Ok(place);
+        }
+        self.look()?;
+        self.place(length).ok_or(PushError::Full)
+    }
+
+    fn place(&mut self, length: u32) -> Option<Place> {
+        let mut used = self.data_used();
+        let mut offset = self.data_head % RING_DATA_BYTES;
+        let mut start = self.data_head;
+        if used == 0 || offset + length > RING_DATA_BYTES {
+            // Skips to the start of the ring: with nothing in it, so that the same pages are used again, or because
+            // payloads are not cut.
+            let skip = (RING_DATA_BYTES - offset) % RING_DATA_BYTES;
+            start = start.wrapping_add(skip);
+            offset = 0;
+            if used == 0 {
+                self.data_head = start;
+                self.data_taken = start;
+                self.data_looked = start;
+            } else {
+                used += skip;
+            }
+        }
+        (used + length <= RING_DATA_BYTES).then(|| Place::Data(offset, start.wrapping_add(length)))
+    }
+
+    /// Reads how far the consumer is.
+    #[cold]
+    pub(crate) fn look(&mut self) -> Result<(), Broken> {
+        let taken = self.room.progress().load(Ordering::Acquire);
+        let step = taken.wrapping_sub(self.taken);
+        if step > self.head.wrapping_sub(self.taken) {
+            return Err(Broken);
+        }
+        if step > 0 {
+            self.taken = taken;
+            let last = taken.wrapping_sub(1) & (R::SLOTS - 1);
+            self.data_taken = self.ends.get(last as usize).copied().unwrap_or(self.data_taken);
+        }
+        self.data_looked = self.data_head;
+        Ok(())
+    }
+
+    /// Copies a short payload into the slot.
+    #[inline]
+    pub(crate) fn put_inline(&self, payload: &[u8]) {
+        let slot = self.slot();
+        let (words, rest) = payload.as_chunks::<8>();
+        let mut at = SLOT_HEAD_WORDS;
+        for word in words {
+            self.room.slot_word(slot, at).store(u64::from_le_bytes(*word), Ordering::Relaxed);
+            at += 1;
+        }
+        if !rest.is_empty() {
+            let mut word = [0; 8];
+            word.iter_mut().zip(rest).for_each(|(to, from)| *to = *from);
+            self.room.slot_word(slot, at).store(u64::from_le_bytes(word), Ordering::Relaxed);
+        }
+    }
+
+    /// Hands the record over, whose payload is in its place already.
+    #[inline]
+    pub(crate) fn commit(&mut self, record: &Record, place: Place, length: usize) {
+        let slot = self.slot();
+        let in_slot = match place {
+            Place::Inline => length as u16,
+            Place::Data(offset, end) => {
+                self.data_head = end;
+                let word = u64::from(length as u32) | u64::from(offset) << 32;
+                self.room.slot_word(slot, 1).store(word, Ordering::Relaxed);
+                IN_DATA_RING
+            }
+        };
+        if let Some(end) = self.ends.get_mut(slot as usize) {
+            *end = self.data_head;
+        }
+        for (index, word) in record.words.iter().enumerate() {
+            self.room.slot_word(slot, 2 + index).store(*word, Ordering::Relaxed);
+        }
+        self.head = self.head.wrapping_add(1);
+        let head = u64::from(self.head)
+            | u64::from(record.kind) << 32
+            | u64::from(record.flags) << 40
+            | u64::from(in_slot) << 48;
+        self.room.slot_word(slot, 0).store(head, Ordering::Release);
+        rouse(&self.room, self.room.receiver_state());
+    }
+
+    /// Says that we are going to sleep until there is room for a payload; false: there is room already.
+    pub(crate) fn prepare_sleep(&mut self, length: usize) -> bool {
+        self.room.sender_state().store(self.room.promise() | ASLEEP, Ordering::Relaxed);
+        self.room.heavy_fence();
+        let full = self.look().is_ok() && self.reserve(length) == Err(PushError::Full);
+        if !full {
+            self.awake();
+        }
+        full
+    }
+
+    /// Takes it back.
+    pub(crate) fn awake(&self) {
+        self.room.sender_state().store(self.room.promise(), Ordering::Relaxed);
+    }
+}
+
+/// A record that was copied out of the ring and checked.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Taken {
+    pub(crate) record: Record,
+    /// Bytes of the payload.
+    pub(crate) length: u32,
+    /// Where it is in the data ring; `None`: it was in the slot and is copied too.
+    pub(crate) offset: Option<u32>,
+}
+
+/// The side that reads.
+pub(crate) struct Consumer<R: Room> {
+    room: R,
+    /// Records taken.
+    tail: u32,
+    /// Of which the producer knows.
+    published: u32,
+    /// Bytes of payloads taken since then.
+    freed_bytes: u32,
+    /// Whether `current` is the record at `tail`: it is copied once, and does not change between two looks.
+    peeked: bool,
+    current: Taken,
+    inline: [u64; SLOT_INLINE_WORDS],
+}
+
+impl<R: Room> Consumer<R> {
+    const PUBLISH_SLOTS: u32 = if R::SLOTS < RING_PUBLISH_SLOTS { 1 } else { RING_PUBLISH_SLOTS };
+
+    pub(crate) fn new(room: R) -> Consumer<R> {
+        room.receiver_state().store(room.promise(), Ordering::Relaxed);
+        Consumer {
+            room,
+            tail: 0,
+            published: 0,
+            freed_bytes: 0,
+            peeked: false,
+            current: Taken::default(),
+            inline: [0; SLOT_INLINE_WORDS],
+        }
+    }
+
+    pub(crate) fn room(&self) -> &R {
+        &self.room
+    }
+
+    /// Whether there is nothing to take.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        let head = self.room.slot_word(self.tail & (R::SLOTS - 1), 0).load(Ordering::Acquire);
+        head as u32 != self.tail.wrapping_add(1)
+    }
+
+    /// Copies the oldest record out; false: there is none.
+    #[inline]
+    pub(crate) fn peek(&mut self) -> Result<bool, Broken> {
+        if self.peeked {
+            // Whoever looks twice is not getting on: the producer must not wait for what it keeps to itself.
+            if self.published != self.tail {
+                self.publish();
+            }
+            return Ok(true);
+        }
+        let slot = self.tail & (R::SLOTS - 1);
+        let head = self.room.slot_word(slot, 0).load(Ordering::Acquire);
+        let expected = self.tail.wrapping_add(1);
+        if head as u32 != expected {
+            return self.nothing(head as u32, expected);
+        }
+        let mut words = [0; 4];
+        for (index, word) in words.iter_mut().enumerate() {
+            *word = self.room.slot_word(slot, 2 + index).load(Ordering::Relaxed);
+        }
+        let record = Record { kind: (head >> 32) as u8, flags: (head >> 40) as u8, words };
+        let in_slot = (head >> 48) as u16;
+        self.current = if usize::from(in_slot) <= INLINE_MAX_BYTES {
+            let used = usize::from(in_slot).div_ceil(8);
+            for (index, word) in self.inline.iter_mut().take(used).enumerate() {
+                *word = self.room.slot_word(slot, SLOT_HEAD_WORDS + index).load(Ordering::Relaxed).to_le();
+            }
+            Taken { record, length: u32::from(in_slot), offset: None }
+        } else {
+            if in_slot != IN_DATA_RING {
+                return Err(Broken);
+            }
+            let place = self.room.slot_word(slot, 1).load(Ordering::Relaxed);
+            let (length, offset) = (place as u32, (place >> 32) as u32);
+            if length as usize > PAYLOAD_MAX_BYTES
+                || offset > RING_DATA_BYTES - length
+                || !offset.is_multiple_of(DATA_ALIGN)
+            {
+                return Err(Broken);
+            }
+            Taken { record, length, offset: Some(offset) }
+        };
+        self.peeked = true;
+        Ok(true)
+    }
+
+    fn nothing(&mut self, found: u32, expected: u32) -> Result<bool, Broken> {
+        if self.published != self.tail {
+            self.publish();
+        }
+        // What the slot held a round ago, or nothing in the first round.
+        let stale = found == expected.wrapping_sub(R::SLOTS) || found == 0;
+        if stale { Ok(false) } else { Err(Broken) }
+    }
+
+    /// What [`Consumer::peek`] copied last, with its inline bytes.
+    #[inline]
+    pub(crate) fn current(&self) -> (&Taken, &[u64; SLOT_INLINE_WORDS]) {
+        (&self.current, &self.inline)
+    }
+
+    /// Done with the record that was peeked; without one nothing happens.
+    #[inline]
+    pub(crate) fn advance(&mut self) {
+        if !self.peeked {
+            return;
+        }
+        self.peeked = false;
+        self.tail = self.tail.wrapping_add(1);
+        if self.current.offset.is_some() {
+            self.freed_bytes += self.current.length;
+        }
+        if self.tail.wrapping_sub(self.published) >= Self::PUBLISH_SLOTS || self.freed_bytes >= RING_PUBLISH_BYTES {
+            self.publish();
+        }
+    }
+
+    /// Tells the producer how far we are.
+    pub(crate) fn publish(&mut self) {
+        self.published = self.tail;
+        self.freed_bytes = 0;
+        self.room.progress().store(self.tail, Ordering::Release);
+        rouse(&self.room, self.room.sender_state());
+    }
+
+    /// Says that we are going to sleep. The last look must come after a heavy fence.
+    pub(crate) fn announce_sleep(&mut self) {
+        if self.published != self.tail {
+            self.publish();
+        }
+        self.room.receiver_state().store(self.room.promise() | ASLEEP, Ordering::Relaxed);
+    }
+
+    /// Says that we are going to sleep; false: there is a record.
+    pub(crate) fn prepare_sleep(&mut self) -> bool {
+        self.announce_sleep();
+        self.room.heavy_fence();
+        let empty = self.is_empty();
+        if !empty {
+            self.awake();
+        }
+        empty
+    }
+
+    /// Takes it back.
+    pub(crate) fn awake(&self) {
+        self.room.receiver_state().store(self.room.promise(), Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,285 @@
+//! Memory of a peer that this node reaches by itself: the peer's program and its NIC take no part.
+//!
+//! The target hands over a descriptor of the region with the key, and a word of the channel that says whether the region
+//! still is registered. Whoever accesses it says so in another word of the channel *before* looking at the first. So the
+//! target, when it deregisters, clears the first and waits until the second is clear: an access that begins later finds
+//! the region gone. A peer that does not let go is left with pages that are not the region's any more
+//! (`weft_mem::MemoryRegion::revoke`).
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use weft_core::command::{Command, EndpointId, Operation};
+use weft_core::engine::Engine;
+use weft_core::event::Failure;
+use weft_core::limits::ATOMIC_MAX_BYTES;
+use weft_core::memory::{Access, Fault, Memory};
+use weft_link::limits::CHANNEL_WORDS_MAX;
+use weft_link::shm::Channel;
+use weft_mem::{HostMemory, Mapping};
+
+use super::record::failure_of;
+use super::route::read_local;
+use super::{WORD_BUSY, WORD_FIRST_GRANT};
+use crate::limits::{LOCAL_LET_GO_US, LOCAL_REGIONS_MAX};
+
+/// The regions of one target, as its initiator knows them.
+#[derive(Default)]
+pub(super) struct Attachments {
+    entries: Vec<(u64, Attachment)>,
+    /// Where the last one was found.
+    last: usize,
+}
+
+enum Attachment {
+    /// The target was asked.
+    Asked,
+    /// Not to be had: go through the target.
+    Refused,
+    Granted(Grant),
+}
+
+/// A region that may be reached.
+pub(super) struct Grant {
+    mapping: Mapping,
+    base: u64,
+    access: Access,
+    word: usize,
+}
+
+impl Attachments {
+    /// Whether the target should be asked about a key.
+    pub(super) fn wants(&self, key: u64) -> bool {
+        self.entries.len() < LOCAL_REGIONS_MAX && self.entries.iter().all(|(known, _)| *known != key)
+    }
+
+    pub(super) fn asked(&mut self, key: u64) {
+        self.entries.push((key, Attachment::Asked));
+    }
+
+    pub(super) fn refused(&mut self, key: u64) {
+        self.set(key, Attachment::Refused);
+    }
+
+    pub(super) fn granted(&mut self, key: u64, grant: Grant) {
+        self.set(key, Attachment::Granted(grant));
+    }
+
+    fn set(&mut self, key: u64, attachment: Attachment) {
+        if let Some((_, place)) = self.entries.iter_mut().find(|(known, _)| *known == key) {
+            *place = attachment;
+        }
+    }
+
+    /// Where the bytes of a command are, if this node may reach them. Everything else is for the target to refuse.
+    #[inline]
+    fn find(&mut self, command: &Command, bytes: u64, access: Access) -> Option<(&Grant, u64)> {
+        if self.entries.get(self.last).is_none_or(|(key, _)| *key != command.key) {
+            self.last = self.entries.iter().position(|(key, _)| *key == command.key)?;
+        }
+        let (_, Attachment::Granted(grant)) = self.entries.get(self.last)? else { return None };
+        let offset = command.address.checked_sub(grant.base)?;
+        let inside = offset.checked_add(bytes).is_some_and(|end| end <= grant.mapping.length() as u64);
+        (inside && grant.access.contains(access)).then_some((grant, offset))
+    }
+
+    /// Does something to a region; `None`: go through the target.
+    #[inline]
+    fn reach<T>(
+        &mut self,
+        channel: &Channel,
+        command: &Command,
+        bytes: u64,
+        access: Access,
+        act: impl FnOnce(&Mapping, u64) -> T,
+    ) -> Option<T> {
+        let (grant, offset) = self.find(command, bytes, access)?;
+        let busy = channel.shared_word(WORD_BUSY);
+        // An exchange, for its full barrier: the look at the grant must not come before the others can see this.
+        busy.swap(1, Ordering::SeqCst);
+        let valid = channel.shared_word(grant.word).load(Ordering::SeqCst) == GRANTED;
+        let result = valid.then(|| act(&grant.mapping, offset));
+        busy.store(0, Ordering::Release);
+        if !valid {
+            self.entries.retain(|(key, _)| *key != command.key);
+        }
+        result
+    }
+
+    #[inline]
+    pub(super) fn write(
+        &mut self,
+        channel: &Channel,
+        engine: &Engine<HostMemory>,
+        command: &Command,
+    ) -> Option<Result<(), Failure>> {
+        let length = u64::from(command.length);
+        self.reach(channel, command, length, Access::REMOTE_WRITE, |mapping, at| {
+            let memory = engine.memory();
+            let mut done = 0;
+            while done < length {
+                let piece = memory.local(command.local, command.offset + done, length - done).map_err(ours)?;
+                mapping.copy_from(at + done, memory, piece).map_err(ours)?;
+                done += piece.length.max(1);
+            }
+            Ok(())
+        })
+    }
+
+    pub(super) fn read(
+        &mut self,
+        channel: &Channel,
+        engine: &mut Engine<HostMemory>,
+        command: &Command,
+    ) -> Option<Result<(), Failure>> {
+        let length = u64::from(command.length);
+        self.reach(channel, command, length, Access::REMOTE_READ, |mapping, at| {
+            let memory = engine.memory_mut();
+            let mut done = 0;
+            while done < length {
+                let piece = memory.local(command.local, command.offset + done, length - done).map_err(ours)?;
+                mapping.copy_to(at + done, memory, piece).map_err(ours)?;
+                done += piece.length.max(1);
+            }
+            Ok(())
+        })
+    }
+
+    pub(super) fn atomic(
+        &mut self,
+        channel: &Channel,
+        engine: &mut Engine<HostMemory>,
+        command: &Command,
+    ) -> Option<Result<(), Failure>> {
+        let call = command.atomic;
+        let bytes = call.bytes().filter(|bytes| *bytes <= ATOMIC_MAX_BYTES as usize)?;
+        self.reach(channel, command, bytes as u64, Access::REMOTE_ATOMIC, |mapping, at| {
+            let mut payload = [0; ATOMIC_MAX_BYTES as usize];
+            let payload = payload.get_mut(..command.length as usize).ok_or(Failure::LengthError)?;
+            read_local(engine.memory(), command.local, command.offset, payload).map_err(ours)?;
+            let (compares, operands) = match command.operation {
+                Operation::CompareAtomic => payload.split_at(payload.len() / 2),
+                _ => (&[] as &[u8], &*payload),
+            };
+            let fetches = command.operation != Operation::Atomic;
+            let mut results = [0; ATOMIC_MAX_BYTES as usize];
+            let results = results.get_mut(..if fetches { bytes } else { 0 }).ok_or(Failure::LengthError)?;
+            mapping.atomic(at, call, operands, compares, results).map_err(failure_of)?;
+            let memory = engine.memory_mut();
+            let mut done = 0;
+            while done < results.len() {
+                let piece =
+                    memory.local(command.results(), done as u64, (results.len() - done) as u64).map_err(ours)?;
+                let end = done + piece.length as usize;
+                memory
+                    .write(piece, results.get(done..end).filter(|part| !part.is_empty()).ok_or(Failure::LocalFault)?)
+                    .map_err(ours)?;
+                done = end;
+            }
+            Ok(())
+        })
+    }
+}
+
+fn ours(_fault: Fault) -> Failure {
+    Failure::LocalFault
+}
+
+/// A grant's word while the region is registered.
+const GRANTED: u64 = 1;
+
+/// What a note about a region says: everything a peer needs to reach it but the descriptor.
+struct Note {
+    token: u32,
+    word: u32,
+    base: u64,
+    length: u64,
+    access: u8,
+}
+
+impl Note {
+    const BYTES: usize = 32;
+
+    fn emit(&self) -> [u8; Note::BYTES] {
+        let mut bytes = [0; Note::BYTES];
+        let (words, _) = bytes.as_chunks_mut::<8>();
+        let values =
+            [u64::from(self.word) << 32 | u64::from(self.token), self.base, self.length, u64::from(self.access)];
+        words.iter_mut().zip(values).for_each(|(word, value)| *word = value.to_le_bytes());
+        bytes
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Note> {
+        let bytes: &[u8; Note::BYTES] = bytes.try_into().ok()?;
+        let (words, _) = bytes.as_chunks::<8>();
+        let mut words = words.iter().map(|word| u64::from_le_bytes(*word));
+        let (names, base, length, access) = (words.next()?, words.next()?, words.next()?, words.next()?);
+        Some(Note { token: names as u32, word: (names >> 32) as u32, base, length, access: access as u8 })
+    }
+}
+
+/// A note of a target about one of its regions; `None`: it makes no sense, or the region cannot be mapped.
+pub(super) fn parse_grant(bytes: &[u8], descriptors: &[OwnedFd]) -> Option<(u32, Option<Grant>)> {
+    let note = Note::parse(bytes)?;
+    let word = note.word as usize;
+    if !(WORD_FIRST_GRANT..CHANNEL_WORDS_MAX).contains(&word) {
+        return None;
+    }
+    let access = Access(note.access);
+    let writable = access.0 & (Access::REMOTE_WRITE | Access::REMOTE_ATOMIC).0 != 0;
+    let length = usize::try_from(note.length).ok()?;
+    let mapping = descriptors.first().and_then(|descriptor| Mapping::open(descriptor.as_fd(), length, writable).ok());
+    Some((note.token, mapping.map(|mapping| Grant { mapping, base: note.base, access, word })))
+}
+
+/// The regions that a peer may reach by itself, as their owner knows them.
+#[derive(Default)]
+pub(super) struct Granting {
+    /// Key and word; a word is used once for each channel's life, so that a late look cannot find another region's.
+    granted: Vec<(u64, usize)>,
+    words: usize,
+}
+
+impl Granting {
+    /// Hands a region over; false: it cannot be.
+    pub(super) fn grant(
+        &mut self,
+        channel: &Channel,
+        engine: &Engine<HostMemory>,
+        endpoint: EndpointId,
+        token: u32,
+        key: u64,
+    ) -> bool {
+        let word = WORD_FIRST_GRANT + self.words;
+        if word >= CHANNEL_WORDS_MAX || engine.counts_remote_access(endpoint) {
+            return false;
+        }
+        let Some((shareable, base, access)) = engine.memory().share(key) else { return false };
+        self.words += 1;
+        channel.shared_word(word).store(GRANTED, Ordering::SeqCst);
+        let note = Note { token, word: word as u32, base, length: shareable.length as u64, access: access.0 };
+        if channel.note(&note.emit(), &[shareable.descriptor.as_fd()]).is_err() {
+            channel.shared_word(word).store(0, Ordering::SeqCst);
+            return false;
+        }
+        self.granted.push((key, word));
+        true
+    }
+
+    /// Takes a region back. False: the peer still is at it, and will not let go.
+    pub(super) fn revoke(&mut self, channel: &Channel, key: u64) -> bool {
+        let Some(place) = self.granted.iter().position(|(granted, _)| *granted == key) else { return true };
+        let (_, word) = self.granted.swap_remove(place);
+        channel.shared_word(word).store(0, Ordering::SeqCst);
+        let busy = channel.shared_word(WORD_BUSY);
+        let start = Instant::now();
+        while busy.load(Ordering::SeqCst) != 0 {
+            if start.elapsed() > Duration::from_micros(LOCAL_LET_GO_US) {
+                return false;
+            }
+            std::thread::yield_now();
+        }
+        true
+    }
+}

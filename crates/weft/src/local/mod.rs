@@ -1,0 +1,483 @@
+//! The road inside a node: peers on the same machine are reached through shared memory.
+//!
+//! There is one channel (`weft_link::shm`) for each pair of endpoints and direction. Its initiator's side is a
+//! [`route::Route`], its target's a [`visitor::Visitor`]; `record` says what goes through it. What arrives ends in the
+//! same hall as packets do (`weft_core::engine::hall`).
+//!
+//! | bytes | way |
+//! |---|---|
+//! | message up to 80 B | in the slot of the ring: one cache line for 8 B |
+//! | up to 64 KiB | copied into the ring and out of it, in parts, both processes at work |
+//! | longer, or *delivered* | offered; when a receive wants it, in parts through the ring, or copied once by the target (cross-memory attach), whichever was measured to be faster |
+//! | write, read, atomic on memory from [`Domain::register`](crate::Domain::register) of a length | straight in the target's memory, which is mapped here |
+//! | on other memory | through the target, in parts or by attach |
+//!
+//! A peer may lie or die at any instruction. It has only its own channels: what it writes there is checked, what it
+//! breaks is closed, and everything under way on them ends with an error.
+
+mod attachment;
+mod record;
+mod route;
+mod visitor;
+
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::Ordering;
+
+use weft_core::address::{Address, PeerId};
+use weft_core::command::{Command, EndpointId, PostError};
+use weft_core::engine::Engine;
+use weft_core::engine::hall::Arrival;
+use weft_core::event::Failure;
+use weft_link::shm::{Broken, Channel, ChannelId, Hello, Node, NodeEvent};
+use weft_mem::{HostMemory, attach};
+
+use crate::limits::{LOCAL_COMMANDS_MAX, LOCAL_POLLED_AT_ONCE};
+
+use route::Route;
+use visitor::Visitor;
+
+/// Words of a channel that both sides may write. A grant's word is behind them.
+const WORD_STATE: usize = 0;
+/// The target can reach the initiator's memory.
+const WORD_CAN_ATTACH: usize = 1;
+/// The initiator is in one of the target's regions.
+const WORD_BUSY: usize = 2;
+const WORD_FIRST_GRANT: usize = 3;
+
+/// Values of [`WORD_STATE`], set by the target.
+mod state {
+    /// The channel is taken.
+    pub(super) const ACCEPTED: u64 = 1;
+    /// There is no such endpoint, or it was closed.
+    pub(super) const NO_ENDPOINT: u64 = 2;
+}
+
+/// Which ways are taken by length, as measured at the start.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Methods {
+    /// From this length on one copy by cross-memory attach is faster than two through the ring.
+    pub(crate) attach_from_bytes: usize,
+}
+
+/// Which ways the traffic inside the node took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LocalStatistics {
+    /// Messages that went whole into the ring.
+    pub eager: u64,
+    /// Parts of longer ones, and of what was read.
+    pub fragments: u64,
+    /// Messages that waited here until they were wanted.
+    pub offered: u64,
+    /// Writes, reads and atomics straight in the peer's memory.
+    pub direct: u64,
+    /// Writes, reads and atomics that the peer's NIC was asked for.
+    pub through_target: u64,
+    /// The same, asked of this NIC.
+    pub served: u64,
+    /// Copies that this NIC made in the memory of a peer (cross-memory attach).
+    pub attached: u64,
+    /// Channels made to peers.
+    pub routes: u64,
+    /// Channels that peers made.
+    pub visitors: u64,
+    /// Channels that ended because the peer wrote nonsense.
+    pub broken: u64,
+    /// Regions that had to be taken from a peer that did not let go.
+    pub revoked: u64,
+}
+
+/// The road inside the node, of one NIC.
+pub(crate) struct Local {
+    node: Node,
+    address: SocketAddr,
+    session: u32,
+    methods: Methods,
+    routes: Vec<Option<Box<Route>>>,
+    visitors: Vec<Option<Box<Visitor>>>,
+    /// What is known about each named peer, for each endpoint that has asked.
+    ways: Vec<Vec<(EndpointId, Way)>>,
+    events: Vec<NodeEvent>,
+    statistics: LocalStatistics,
+    /// Where the next look at many channels begins.
+    cursor: usize,
+    sleeping: bool,
+}
+
+/// How a peer is reached.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Packets,
+    Route(u32),
+}
+
+impl Local {
+    pub(crate) fn open(address: SocketAddr, session: u32, methods: Methods) -> std::io::Result<Local> {
+        Ok(Local {
+            node: Node::open(address)?,
+            address,
+            session,
+            methods,
+            routes: Vec::new(),
+            visitors: Vec::new(),
+            ways: Vec::new(),
+            events: Vec::new(),
+            statistics: LocalStatistics::default(),
+            cursor: 0,
+            sleeping: false,
+        })
+    }
+
+    pub(crate) fn statistics(&self) -> LocalStatistics {
+        self.statistics
+    }
+
+    /// Readable when a peer comes, goes, or wakes us.
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.node.descriptor()
+    }
+
+    /// The route of an endpoint to a peer, if the peer is on this machine.
+    #[inline]
+    fn route_to(&mut self, engine: &Engine<HostMemory>, endpoint: EndpointId, peer: PeerId) -> Option<u32> {
+        let known = self.ways.get(peer.0 as usize).and_then(|ways| ways.iter().find(|(from, _)| *from == endpoint));
+        match known {
+            Some((_, Way::Route(index))) => Some(*index),
+            Some((_, Way::Packets)) => None,
+            None => self.find_way(engine, endpoint, peer),
+        }
+    }
+
+    #[cold]
+    fn find_way(&mut self, engine: &Engine<HostMemory>, endpoint: EndpointId, peer: PeerId) -> Option<u32> {
+        let to = engine.addresses().address(peer)?;
+        let number = engine.endpoint_number(endpoint)?;
+        let known = self
+            .routes
+            .iter()
+            .position(|route| route.as_ref().is_some_and(|route| route.endpoint == endpoint && route.address == to));
+        let index = known.map(|index| index as u32).or_else(|| self.connect(endpoint, number, to));
+        let place = peer.0 as usize;
+        if self.ways.len() <= place {
+            self.ways.resize_with(place + 1, Vec::new);
+        }
+        if let Some(ways) = self.ways.get_mut(place) {
+            ways.push((endpoint, index.map_or(Way::Packets, Way::Route)));
+        }
+        index
+    }
+
+    fn connect(&mut self, endpoint: EndpointId, number: u32, to: Address) -> Option<u32> {
+        let canary = Box::new(random_word()?);
+        let source = Address { socket: self.address, endpoint: number };
+        // Where the word lies, for the target to try whether it can read it.
+        let place = std::ptr::from_ref(&*canary).addr() as u64;
+        let hello = Hello {
+            source: source.to_bytes(),
+            target_endpoint: to.endpoint,
+            session: self.session,
+            words: [place, *canary, 0, 0],
+        };
+        let channel = self.node.connect(to.socket, &hello).ok()?;
+        self.statistics.routes += 1;
+        Some(insert(&mut self.routes, Box::new(Route::new(channel, endpoint, to, canary))))
+    }
+
+    /// What was known about a name does not hold any more.
+    pub(crate) fn forget_peer(&mut self, peer: PeerId) {
+        if let Some(ways) = self.ways.get_mut(peer.0 as usize) {
+            ways.clear();
+        }
+    }
+
+    /// Takes a command if its peer is on this machine; `None`: it goes as packets.
+    #[inline]
+    pub(crate) fn post(&mut self, engine: &mut Engine<HostMemory>, command: &Command) -> Option<Result<(), PostError>> {
+        let index = self.route_to(engine, command.endpoint, command.peer)?;
+        let route = self.routes.get_mut(index as usize)?.as_mut()?;
+        if route.under_way() >= LOCAL_COMMANDS_MAX {
+            return Some(Err(PostError::QueueFull));
+        }
+        let mut command = *command;
+        if let Err(error) = engine.admit(&mut command) {
+            return Some(Err(error));
+        }
+        if route.submit(engine, command, &self.methods, &mut self.statistics).is_err() {
+            self.statistics.broken += 1;
+            self.end_route(engine, index as usize, Failure::ProtocolError);
+        }
+        Some(Ok(()))
+    }
+
+    /// What peers have brought, and what has found room. True: something happened.
+    #[inline]
+    pub(crate) fn progress(&mut self, engine: &mut Engine<HostMemory>) -> bool {
+        if self.sleeping {
+            self.awake();
+        }
+        let mut busy = false;
+        let (visitors, routes) = (self.visitors.len(), self.routes.len());
+        // All of them while there are few. Of many, some in each round: an empty ring costs a look.
+        let looks = visitors.min(LOCAL_POLLED_AT_ONCE);
+        for step in 0..looks {
+            let index = if looks == visitors { step } else { (self.cursor + step) % visitors };
+            if let Some(Some(visitor)) = self.visitors.get_mut(index)
+                && visitor.has_work()
+            {
+                match visitor.serve(engine, &mut self.statistics) {
+                    Ok(served) => busy |= served,
+                    Err(Broken) => self.break_visitor(engine, index),
+                }
+            }
+        }
+        let looks = routes.min(LOCAL_POLLED_AT_ONCE);
+        for step in 0..looks {
+            let index = if looks == routes { step } else { (self.cursor + step) % routes };
+            if let Some(Some(route)) = self.routes.get_mut(index)
+                && route.has_work()
+            {
+                match route.serve(engine, &self.methods, &mut self.statistics) {
+                    Ok(served) => busy |= served,
+                    Err(Broken) => {
+                        self.statistics.broken += 1;
+                        self.end_route(engine, index, Failure::ProtocolError);
+                    }
+                }
+            }
+        }
+        self.cursor = self.cursor.wrapping_add(LOCAL_POLLED_AT_ONCE);
+        if engine.has_matched() {
+            self.matched(engine);
+            busy = true;
+        }
+        busy
+    }
+
+    /// Messages that waited at their senders are wanted now.
+    fn matched(&mut self, engine: &mut Engine<HostMemory>) {
+        while let Some(matched) = engine.poll_matched() {
+            let channel = ChannelId((matched.token >> 32) as u32);
+            let Some(index) = self.visitor_of(channel) else {
+                engine.end_arrival(matched.id, Err(Failure::Aborted));
+                continue;
+            };
+            if let Some(Some(visitor)) = self.visitors.get_mut(index)
+                && visitor.matched(engine, &matched).is_err()
+            {
+                self.break_visitor(engine, index);
+            }
+        }
+    }
+
+    fn visitor_of(&self, channel: ChannelId) -> Option<usize> {
+        self.visitors.iter().position(|visitor| visitor.as_ref().is_some_and(|v| v.channel.id() == channel))
+    }
+
+    fn route_of(&self, channel: ChannelId) -> Option<usize> {
+        self.routes.iter().position(|route| route.as_ref().is_some_and(|r| r.channel.id() == channel))
+    }
+
+    /// Peers that come and go. A system call, so not for every round. True: something happened.
+    pub(crate) fn attend(&mut self, engine: &mut Engine<HostMemory>) -> bool {
+        let mut events = std::mem::take(&mut self.events);
+        // A failure of the system here is one of the next call too, or none at all.
+        let happened = self.node.poll(&mut events).unwrap_or(false);
+        for event in events.drain(..) {
+            match event {
+                NodeEvent::Accepted(channel, hello) => self.accept(engine, channel, &hello),
+                NodeEvent::Note { channel, bytes, descriptors } => {
+                    if let Some(index) = self.route_of(channel)
+                        && let Some(Some(route)) = self.routes.get_mut(index)
+                        && let Some((token, grant)) = attachment::parse_grant(&bytes, &descriptors)
+                    {
+                        route.attached(token, grant);
+                    }
+                }
+                NodeEvent::Closed(channel) => self.closed(engine, channel),
+            }
+        }
+        self.events = events;
+        happened
+    }
+
+    fn accept(&mut self, engine: &mut Engine<HostMemory>, channel: Channel, hello: &Hello) {
+        let endpoint = engine.endpoint_by_number(hello.target_endpoint);
+        let Some(endpoint) = endpoint.filter(|_| hello.session == self.session) else {
+            channel.shared_word(WORD_STATE).store(state::NO_ENDPOINT, Ordering::SeqCst);
+            self.node.close(channel.id());
+            return;
+        };
+        let source = Address::from_bytes(&hello.source);
+        let source_id = engine.addresses().source_of(source);
+        let arrival = Arrival {
+            endpoint,
+            source,
+            source_id,
+            peer: engine.addresses().find(source_id),
+            tagged: false,
+            tag: 0,
+            immediate: None,
+            length: 0,
+        };
+        let can_attach = attach::can_attach(channel.peer_pid(), hello.words[0], hello.words[1]);
+        channel.shared_word(WORD_CAN_ATTACH).store(u64::from(can_attach), Ordering::SeqCst);
+        channel.shared_word(WORD_STATE).store(state::ACCEPTED, Ordering::SeqCst);
+        self.statistics.visitors += 1;
+        insert(&mut self.visitors, Box::new(Visitor::new(channel, arrival)));
+    }
+
+    /// A peer is gone. What it had sent whole is taken first.
+    fn closed(&mut self, engine: &mut Engine<HostMemory>, channel: ChannelId) {
+        if let Some(index) = self.visitor_of(channel) {
+            while let Some(Some(visitor)) = self.visitors.get_mut(index) {
+                match visitor.serve(engine, &mut self.statistics) {
+                    Ok(true) => {}
+                    Ok(false) | Err(Broken) => break,
+                }
+            }
+            self.end_visitor(engine, index);
+        }
+        if let Some(index) = self.route_of(channel) {
+            let mut failure = Failure::OutcomeUnknown;
+            while let Some(Some(route)) = self.routes.get_mut(index) {
+                if route.channel.shared_word(WORD_STATE).load(Ordering::Acquire) == state::NO_ENDPOINT {
+                    failure = Failure::NoSuchEndpoint;
+                }
+                match route.serve(engine, &self.methods, &mut self.statistics) {
+                    Ok(true) => {}
+                    Ok(false) | Err(Broken) => break,
+                }
+            }
+            self.end_route(engine, index, failure);
+        }
+    }
+
+    fn break_visitor(&mut self, engine: &mut Engine<HostMemory>, index: usize) {
+        self.statistics.broken += 1;
+        self.end_visitor(engine, index);
+    }
+
+    fn end_visitor(&mut self, engine: &mut Engine<HostMemory>, index: usize) {
+        let Some(mut visitor) = self.visitors.get_mut(index).and_then(Option::take) else { return };
+        visitor.fail(engine);
+        self.node.close(visitor.channel.id());
+        shorten(&mut self.visitors);
+    }
+
+    /// Ends a route. The next command to its peer looks for a way anew.
+    fn end_route(&mut self, engine: &mut Engine<HostMemory>, index: usize, failure: Failure) {
+        let Some(mut route) = self.routes.get_mut(index).and_then(Option::take) else { return };
+        for ways in &mut self.ways {
+            ways.retain(|(_, way)| *way != Way::Route(index as u32));
+        }
+        route.fail(engine, failure);
+        self.node.close(route.channel.id());
+        shorten(&mut self.routes);
+    }
+
+    pub(crate) fn cancel(&mut self, engine: &mut Engine<HostMemory>, endpoint: EndpointId, context: u64) -> bool {
+        let mut routes = self.routes.iter_mut().flatten().filter(|route| route.endpoint == endpoint);
+        routes.any(|route| route.cancel(engine, context))
+    }
+
+    /// Commands of an endpoint that are not done.
+    pub(crate) fn under_way(&self, endpoint: EndpointId) -> usize {
+        self.routes.iter().flatten().filter(|route| route.endpoint == endpoint).map(|route| route.under_way()).sum()
+    }
+
+    /// An endpoint closes: before the engine forgets it, its commands end.
+    pub(crate) fn close_endpoint(&mut self, engine: &mut Engine<HostMemory>, endpoint: EndpointId) {
+        for index in 0..self.routes.len() {
+            if self.routes.get(index).and_then(Option::as_ref).is_some_and(|route| route.endpoint == endpoint) {
+                self.end_route(engine, index, Failure::Closed);
+            }
+        }
+        for index in 0..self.visitors.len() {
+            let Some(Some(visitor)) = self.visitors.get(index) else { continue };
+            if visitor.arrival.endpoint == endpoint {
+                visitor.channel.shared_word(WORD_STATE).store(state::NO_ENDPOINT, Ordering::SeqCst);
+                self.end_visitor(engine, index);
+            }
+        }
+        for ways in &mut self.ways {
+            ways.retain(|(from, _)| *from != endpoint);
+        }
+    }
+
+    /// A region is about to be deregistered: no peer is in it when this returns. False: one did not let go.
+    #[must_use]
+    pub(crate) fn revoke(&mut self, key: u64) -> bool {
+        let mut free = true;
+        for visitor in self.visitors.iter_mut().flatten() {
+            free &= visitor.granting.revoke(&visitor.channel, key);
+        }
+        self.statistics.revoked += u64::from(!free);
+        free
+    }
+
+    /// Whether a peer's request waits until completions are read or receives posted.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.visitors.iter().flatten().any(|visitor| visitor.blocked)
+    }
+
+    /// Says to all peers that this process sleeps: they wake it through [`Local::descriptor`]. False: there is something
+    /// to do after all.
+    pub(crate) fn prepare_sleep(&mut self) -> bool {
+        self.sleeping = true;
+        let mut asleep = true;
+        for visitor in self.visitors.iter_mut().flatten() {
+            // What is blocked wakes when the user makes room, not when the peer does something.
+            let (sender_wants, blocked) = (visitor.wants_room(), visitor.blocked);
+            asleep &= blocked || visitor.channel.receiver().prepare_sleep();
+            asleep &= !visitor.owes() || sender_wants && visitor.channel.sender().prepare_sleep(WANTED_ROOM_BYTES);
+        }
+        for route in self.routes.iter_mut().flatten() {
+            asleep &= route.channel.receiver().prepare_sleep();
+            asleep &= !route.wants_room() || route.channel.sender().prepare_sleep(WANTED_ROOM_BYTES);
+        }
+        asleep
+    }
+
+    fn awake(&mut self) {
+        self.sleeping = false;
+        for visitor in self.visitors.iter_mut().flatten() {
+            visitor.channel.receiver().awake();
+            visitor.channel.sender().awake();
+        }
+        for route in self.routes.iter_mut().flatten() {
+            route.channel.receiver().awake();
+            route.channel.sender().awake();
+        }
+    }
+}
+
+/// Who waits for room waits for that of a part.
+const WANTED_ROOM_BYTES: usize = crate::limits::LOCAL_FRAGMENT_BYTES;
+
+fn insert<T>(slots: &mut Vec<Option<T>>, item: T) -> u32 {
+    match slots.iter().position(Option::is_none) {
+        Some(index) => {
+            if let Some(slot) = slots.get_mut(index) {
+                *slot = Some(item);
+            }
+            index as u32
+        }
+        None => {
+            slots.push(Some(item));
+            slots.len() as u32 - 1
+        }
+    }
+}
+
+fn shorten<T>(slots: &mut Vec<Option<T>>) {
+    while matches!(slots.last(), Some(None)) {
+        slots.pop();
+    }
+}
+
+fn random_word() -> Option<u64> {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes).ok()?;
+    Some(u64::from_ne_bytes(bytes))
+}

@@ -1,0 +1,842 @@
+//! The initiator's side of a channel: what this node's user asks a peer of the same node for.
+
+use std::collections::VecDeque;
+
+use weft_core::address::Address;
+use weft_core::command::{Command, CommandFlags, EndpointId, Level, Operation};
+use weft_core::engine::Engine;
+use weft_core::event::Failure;
+use weft_core::memory::{Fault, LocalKey, Memory};
+use weft_link::limits::{INLINE_MAX_BYTES, PAYLOAD_MAX_BYTES};
+use weft_link::shm::{Broken, Channel, PushError, Record, Sender};
+use weft_mem::attach::Span;
+use weft_mem::{HostMemory, Segment, SegmentMut};
+
+use super::attachment::Attachments;
+use super::record::{self, Request, Response, Spans};
+use super::{LocalStatistics, Methods, WORD_CAN_ATTACH, WORD_STATE, state};
+use crate::limits::{LOCAL_EAGER_MAX_BYTES, LOCAL_FRAGMENT_BYTES, LOCAL_RECORDS_PER_ROUND};
+
+/// A channel to an endpoint of this node.
+pub(super) struct Route {
+    pub(super) channel: Channel,
+    pub(super) endpoint: EndpointId,
+    pub(super) address: Address,
+    /// What the target reads to find out whether it may read here at all.
+    pub(super) canary: Box<u64>,
+    /// The target has taken the channel.
+    accepted: bool,
+    /// Sends whose bytes are in the ring of a target that has not taken the channel yet.
+    unconfirmed: Vec<Command>,
+    /// Commands that found no room, in order.
+    queue: VecDeque<Command>,
+    /// How far the first of them has come.
+    begun: Option<Started>,
+    waiting: Waitings,
+    /// Offered messages that were pulled, and are not all sent.
+    pushes: VecDeque<u32>,
+    /// Arrivals at the target that must end without their message.
+    aborts: VecDeque<u64>,
+    pub(super) attachments: Attachments,
+}
+
+#[derive(Clone, Copy)]
+struct Started {
+    token: u32,
+    sent: u32,
+}
+
+/// A command that an answer is awaited for.
+struct Waiting {
+    command: Command,
+    state: State,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Until the target says that it is done.
+    Answer,
+    /// Until the target wants it. It may be reading it already if it was told where it lies.
+    Offered { readable: bool },
+    /// The target wants it: this much has been sent.
+    Pulled { arrival: u64, sent: u32 },
+    /// Until all bytes have come.
+    Reading { received: u32 },
+    /// Until the target says whether this node may reach a region by itself.
+    Attach,
+}
+
+/// What became of an attempt.
+enum Attempt {
+    /// It is under way or done.
+    Taken,
+    /// Some of it; the rest needs room.
+    Part(Started),
+    /// No room, or a fence holds it back.
+    Full,
+}
+
+impl Attempt {
+    fn failed(error: PushError) -> Result<Attempt, Broken> {
+        match error {
+            PushError::Full => Ok(Attempt::Full),
+            PushError::Broken | PushError::TooLong => Err(Broken),
+        }
+    }
+}
+
+impl Route {
+    pub(super) fn new(channel: Channel, endpoint: EndpointId, address: Address, canary: Box<u64>) -> Route {
+        Route {
+            channel,
+            endpoint,
+            address,
+            canary,
+            accepted: false,
+            unconfirmed: Vec::new(),
+            queue: VecDeque::new(),
+            begun: None,
+            waiting: Waitings::default(),
+            pushes: VecDeque::new(),
+            aborts: VecDeque::new(),
+            attachments: Attachments::default(),
+        }
+    }
+
+    /// Commands that are not done.
+    pub(super) fn under_way(&self) -> usize {
+        self.waiting.length + self.queue.len() + self.unconfirmed.len()
+    }
+
+    /// Whether something waits for room in the ring.
+    pub(super) fn wants_room(&self) -> bool {
+        !(self.queue.is_empty() && self.pushes.is_empty() && self.aborts.is_empty())
+    }
+
+    /// Takes an admitted command.
+    #[inline]
+    pub(super) fn submit(
+        &mut self,
+        engine: &mut Engine<HostMemory>,
+        command: Command,
+        methods: &Methods,
+        statistics: &mut LocalStatistics,
+    ) -> Result<(), Broken> {
+        if !self.queue.is_empty() {
+            self.queue.push_back(command);
+            return self.pump(engine, methods, statistics).map(|_| ());
+        }
+        match self.attempt(engine, &command, None, methods, statistics)? {
+            Attempt::Taken => {}
+            Attempt::Part(started) => {
+                self.begun = Some(started);
+                self.queue.push_back(command);
+            }
+            Attempt::Full => self.queue.push_back(command),
+        }
+        Ok(())
+    }
+
+    /// Answers in, and what has found room out. True: something happened.
+    pub(super) fn serve(
+        &mut self,
+        engine: &mut Engine<HostMemory>,
+        methods: &Methods,
+        statistics: &mut LocalStatistics,
+    ) -> Result<bool, Broken> {
+        let mut busy = false;
+        if !self.accepted {
+            busy |= self.confirm(engine);
+        }
+        for _ in 0..LOCAL_RECORDS_PER_ROUND {
+            if !self.answer(engine)? {
+                break;
+            }
+            busy = true;
+        }
+        if self.wants_room() {
+            busy |= self.pump(engine, methods, statistics)?;
+        }
+        Ok(busy)
+    }
+
+    /// Whether [`Route::serve`] has something to look at.
+    #[inline]
+    pub(super) fn has_work(&mut self) -> bool {
+        !self.accepted || !self.channel.receiver().is_empty() || self.wants_room()
+    }
+
+    /// Looks whether the target has taken the channel; what it holds then counts as sent.
+    fn confirm(&mut self, engine: &mut Engine<HostMemory>) -> bool {
+        use std::sync::atomic::Ordering;
+        if self.channel.shared_word(WORD_STATE).load(Ordering::Acquire) != state::ACCEPTED {
+            return false;
+        }
+        self.accepted = true;
+        for command in self.unconfirmed.drain(..) {
+            engine.report(&command, Ok(()));
+        }
+        true
+    }
+
+    /// Sends that are in the ring count as done when the target has the ring.
+    #[inline]
+    fn sent(&mut self, engine: &mut Engine<HostMemory>, command: &Command) {
+        if !self.accepted {
+            self.confirm(engine);
+        }
+        if self.accepted {
+            engine.report(command, Ok(()));
+        } else {
+            self.unconfirmed.push(*command);
+        }
+    }
+
+    /// Room for what waits for it, in turn.
+    fn pump(
+        &mut self,
+        engine: &mut Engine<HostMemory>,
+        methods: &Methods,
+        statistics: &mut LocalStatistics,
+    ) -> Result<bool, Broken> {
+        let mut moved = false;
+        while let Some(arrival) = self.aborts.front().copied() {
+            match self.channel.sender().push(&Request::Abort.record(0, [arrival, 0, 0, 0]), &[]) {
+                Ok(()) => drop(self.aborts.pop_front()),
+                Err(PushError::Full) => return Ok(moved),
+                Err(PushError::Broken | PushError::TooLong) => return Err(Broken),
+            }
+            moved = true;
+        }
+        // One part of a pulled message, then one command: neither can starve the other.
+        let mut more = true;
+        while std::mem::take(&mut more) {
+            if let Some(token) = self.pushes.pop_front() {
+                let (again, sent) = self.push_part(engine, token, statistics)?;
+                if again {
+                    self.pushes.push_back(token);
+                }
+                more |= sent;
+            }
+            if let Some(command) = self.queue.front().copied() {
+                let begun = self.begun.take();
+                match self.attempt(engine, &command, begun, methods, statistics)? {
+                    Attempt::Taken => {
+                        self.queue.pop_front();
+                        more = true;
+                    }
+                    Attempt::Part(started) => {
+                        more |= begun.is_none_or(|begun| started.sent > begun.sent);
+                        self.begun = Some(started);
+                    }
+                    Attempt::Full => {}
+                }
+            }
+            moved |= more;
+        }
+        Ok(moved)
+    }
+
+    /// One part of a message that the target pulls. Whether there is more, and whether this one found room.
+    fn push_part(
+        &mut self,
+        engine: &mut Engine<HostMemory>,
+        token: u32,
+        statistics: &mut LocalStatistics,
+    ) -> Result<(bool, bool), Broken> {
+        let Some(waiting) = self.waiting.get_mut(token) else { return Ok((false, false)) };
+        let State::Pulled { arrival, sent } = waiting.state else { return Ok((false, false)) };
+        let command = waiting.command;
+        let part = (command.length - sent).min(LOCAL_FRAGMENT_BYTES as u32);
+        let record = Request::Data.record(0, [arrival, u64::from(sent), 0, 0]);
+        let from = command.offset + u64::from(sent);
+        match push_local(self.channel.sender(), &record, engine.memory(), command.local, from, part as usize) {
+            Ok(()) => {}
+            Err(Unsent::Full) => return Ok((true, false)),
+            Err(Unsent::Broken) => return Err(Broken),
+            Err(Unsent::Fault) => {
+                self.waiting.remove(token);
+                engine.report(&command, Err(Failure::LocalFault));
+                self.aborts.push_back(arrival);
+                return Ok((false, true));
+            }
+        }
+        statistics.fragments += 1;
+        let sent = sent + part;
+        waiting.state = State::Pulled { arrival, sent };
+        if sent < command.length {
+            return Ok((true, true));
+        }
+        if command.level == Level::Delivered {
+            waiting.state = State::Answer;
+        } else {
+            self.waiting.remove(token);
+            engine.report(&command, Ok(()));
+        }
+        Ok((false, true))
+    }
+
+    #[inline]
+    fn attempt(
+        &mut self,
+        engine: &mut Engine<HostMemory>,
+        command: &Command,
+        begun: Option<Started>,
+        methods: &Methods,
+        statistics: &mut LocalStatistics,
+    ) -> Result<Attempt, Broken> {
+        if command.has(CommandFlags::FENCE) && begun.is_none() && self.waiting.operations() > 0 {
+            return Ok(Attempt::Full);
+        }
+        match command.operation {
+            Operation::Send | Operation::TaggedSend | Operation::Datagram => {
+                self.attempt_send(engine, command, begun, methods, statistics)
+            }
+            Operation::Write => self.attempt_write(engine, command, begun, methods, statistics),
+            Operation::Read => self.attempt_read(engine, command, methods, statistics),
+            Operation::Atomic | Operation::FetchAtomic | Operation::CompareAtomic => {
+                self.attempt_atomic(engine, command, statistics)
+            }
+            // The engine's own, for packets.
+            Operation::Done | Operation::Pull => Ok(Attempt::Taken),
+        }
+    }
+
+    #[inline]
+    fn attempt_send(
+        &mut self,
+        engine: &mut Engine<HostMemory>,
+        command: &Command,
+        begun: Option<Started>,
+        methods: &Methods,
+        statistics: &mut LocalStatistics,
+    ) -> Result<Attempt, Broken> {
+        let length = command.length as usize;
+        let words = [command.address, command.immediate, u64::from(command.length), 0];
+        let mut flags = flags_of(command);
+        if command.operation == Operation::TaggedSend {
+            flags |= record::TAGGED;
+        }
+        if command.operation == Operation::Datagram {
+            flags |= record::DATAGRAM;
+        } else if command.level == Level::Delivered || length > LOCAL_EAGER_MAX_BYTES {
+            return self.offer(engine, command, flags, methods, statistics);
+        }
+        if length > LOCAL_FRAGMENT_BYTES.max(INLINE_MAX_BYTES) {
+            let first = Request::Long.record(flags, words);
+            return self.attempt_parts(engine, command, begun, &first, statistics);
+        }
+        let record = Request::Send.record(flags, words);
+        match push_local(self.channel.sender(), &record, engine.memory(), command.local, command.offset, length) {
+            Ok(()) => {
+                statistics.eager += 1;
+                self.sent(engine, command);
+                Ok(Attempt::Taken)
+            }
+            // A datagram without room is lost, as it may be.
+            Err(Unsent::Full) if command.operation == Operation::Datagram => {
+                self.sent(engine, command);
+                Ok(Attempt::Taken)
+            }
+            Err(error) => Self::unsent(engine, command, error),
+        }
+    }
+
+    fn unsent(engine: &mut Engine<HostMemory>, command: &Command, error: Unsent) -> Result<Attempt, Broken> {
+        match error {
+            Unsent::Full => Ok(Attempt::Full),
+            Unsent::Broken => Err(Broken),
+            Unsent::Fault => {
+                engine.report(command, Err(Failure::LocalFault));
+                Ok(Attempt::Taken)
+            }
+        }
+    }
+
+    /// A message or write in parts, one behind the other.
+    fn attempt_parts(
+        &mut self,
+        engine: &mut Engine<HostMemory>,
+        command: &Command,
+        begun: Option<Started>,
+        first: &Record,
+        statistics: &mut LocalStatistics,
+    ) -> Result<Attempt, Broken> {
+        let mut started = begun.unwrap_or(Started { token: NO_TOKEN, sent: 0 });
+        let is_write = command.operation == Operation::Write;
+        let mut first = *first;
+        while started.sent < command.length {
+            let part = (command.length - started.sent).min(LOCAL_FRAGMENT_BYTES as u32);
+            if started.sent == 0 && is_write && started.token == NO_TOKEN {
+                // The token is taken before the record is made, and given back if there is no room for it.
+                started.token = self.waiting.insert(*command, State::Answer);
+                first.words[2] = record::length_and_token(command.length, started.token);
+            }
+            let record = if started.sent == 0 { first } else { Request::More.record(0, [0; 4]) };
+            let from = command.offset + u64::from(started.sent);
+            let pushed =
+                push_local(self.channel.sender(), &record, engine.memory(), command.local, from, part as usize);
+            match pushed {
+                Ok(()) => statistics.fragments += 1,
+                Err(Unsent::Full) if started.sent == 0 => {
+                    self.waiting.remove(started.token);
+                    return Ok(Attempt::Full);
+                }
+                Err(Unsent::Full) => return Ok(Attempt::Part(started)),
+                // The target waits for a part that cannot be read: only the end of the channel tells it so.
+                Err(Unsent::Broken | Unsent::Fault) => return Err(Broken),
+            }
+            started.sent += part;
+        }
+        if !is_write {
+            self.sent(engine, command);
+        }
+        Ok(Attempt::Taken)
+    }
+
+    /// A long message, or one whose delivery shall be told of: it waits here until it is wanted.
+    fn offer(
+        &mut self,
+        engine: &mut Engine<HostMemory>,
+        command: &Command,
+        mut flags: u8,
+        methods: &Methods,
+        statistics: &mut LocalStatistics,
+    ) -> Result<Attempt, Broken> {
+        let mut bytes = [0; 16 * Spans::MAX];
+        let told = self.spans(engine, command, methods, &mut bytes);
+        if told.is_some() {
+            flags |= record::SPANS;
+        }
+        if command.level == Level::Delivered {
+            flags |= record::ANSWER;
+        }
+        let token = self.waiting.insert(*command, State::Offered { readable: told.is_some() });
+        let words = [command.address, command.immediate, record::length_and_token(command.length, token), 0];
+        let payload = bytes.get(..told.unwrap_or(0)).unwrap_or_default();
+        match self.channel.sender().push(&Request::Offer.record(flags, words), payload) {
+            Ok(()) => {
+                statistics.offered += 1;
+                Ok(Attempt::Taken)
+            }
+            Err(error) => {
+                self.waiting.remove(token);
+                Attempt::failed(error)
+            }
+        }
+    }
+
+    /// Where the bytes of a command lie, if it pays that the target reaches them by itself, and it can.
+    fn spans(
+        &self,
+        engine: &Engine<HostMemory>,
+        command: &Command,
+        methods: &Methods,
+        into: &mut [u8; 16 * Spans::MAX],
+    ) -> Option<usize> {
+        use std::sync::atomic::Ordering;
+        if (command.length as usize) < methods.attach_from_bytes
+            || self.channel.shared_word(WORD_CAN_ATTACH).load(Ordering::Relaxed) != 1
+        {
+            return None;
+        }
+        let mut spans: Vec<Span> = Vec::with_capacity(Spans::MAX);
+        let length = u64::from(command.length);
+        let covered = engine.memory().local_spans(command.local, command.offset, length, Spans::MAX, &mut spans);
+        (covered == Ok(length)).then(|| Spans::to_bytes(&spans, into))
+    }
+
+    fn attempt_write(
+        &mut self,
+        engine: &mut Engine<HostMemory>,
+        command: &Command,
+        begun: Option<Started>,
+        methods: &Methods,
+        statistics: &mut LocalStatistics,
+    ) -> Result<Attempt, Broken> {
+        let flags = flags_of(command);
+        if begun.is_none() && flags & record::IMMEDIATE == 0 {
+            if let Some(result) = self.attachments.write(&self.channel, engine, command) {
+                statistics.direct += 1;
+                engine.report(command, result);
+                return Ok(Attempt::Taken);
+            }
+            self.ask_for(command.key, command.peer);
+        }
+        let words = [command.address, command.immediate, u64::from(command.length), command.key];
+        if command.length as usize > LOCAL_FRAGMENT_BYTES {
+            let mut bytes = [0; 16 * Spans::MAX];
+            if begun.is_none()
+                && let Some(told) = self.spans(engine, command, methods, &mut bytes)
+            {
+                let payload = bytes.get(..told).unwrap_or_default();
+                return self.ask(command, State::Answer, Request::Write, flags | record::SPANS, words, payload);
+            }
+            let first = Request::Write.record(flags, words);
+            return self.attempt_parts(engine, command, begun, &first, statistics);
+        }
+        let token = self.waiting.insert(*command, State::Answer);
+        let mut record = Request::Write.record(flags, words);
+        record.words[2] = record::length_and_token(command.length, token);
+        let length = command.length as usize;
+        let pushed = push_local(self.channel.sender(), &record, engine.memory(), command.local, command.offset, length);
+        match pushed {
+            Ok(()) => {
+                statistics.through_target += 1;
+                Ok(Attempt::Taken)
+            }
+            Err(error) => {
+                self.waiting.remove(token);
+                Self::unsent(engine, command, error)
+            }
+        }
+    }
+
+    fn attempt_read(
+        &mut self,
+        engine: &mut Engine<HostMemory>,
+        command: &Command,
+        methods: &Methods,
+        statistics: &mut LocalStatistics,
+    ) -> Result<Attempt, Broken> {
+        if let Some(result) = self.attachments.read(&self.channel, engine, command) {
+            statistics.direct += 1;
+            engine.report(command, result);
+            return Ok(Attempt::Taken);
+        }
+        self.ask_for(command.key, command.peer);
+        let words = [command.address, 0, u64::from(command.length), command.key];
+        let mut bytes = [0; 16 * Spans::MAX];
+        let told = self.spans(engine, command, methods, &mut bytes);
+        let flags = if told.is_some() { record::SPANS } else { 0 };
+        let payload = bytes.get(..told.unwrap_or(0)).unwrap_or_default();
+        let state = if told.is_some() || command.length == 0 { State::Answer } else { State::Reading { received: 0 } };
+        let attempt = self.ask(command, state, Request::Read, flags, words, payload)?;
+        statistics.through_target += u64::from(matches!(attempt, Attempt::Taken));
+        Ok(attempt)
+    }
+
+    fn attempt_atomic(
+        &mut self,
+        engine: &mut Engine<HostMemory>,
+        command: &Command,
+        statistics: &mut LocalStatistics,
+    ) -> Result<Attempt, Broken> {
+        if let Some(result) = self.attachments.atomic(&self.channel, engine, command) {
+            statistics.direct += 1;
+            engine.report(command, result);
+            return Ok(Attempt::Taken);
+        }
+        self.ask_for(command.key, command.peer);
+        let class = match command.operation {
+            Operation::Atomic => 0,
+            Operation::FetchAtomic => 1,
+            _ => 2,
+        };
+        let mut bytes = [0; weft_core::limits::ATOMIC_MAX_BYTES as usize];
+        let Some(operands) = bytes.get_mut(..command.length as usize) else { return Ok(Attempt::Full) };
+        if read_local(engine.memory(), command.local, command.offset, operands).is_err() {
+            engine.report(command, Err(Failure::LocalFault));
+            return Ok(Attempt::Taken);
+        }
+        let words =
+            [command.address, record::pack_atomic(command.atomic, class), u64::from(command.length), command.key];
+        let attempt = self.ask(command, State::Answer, Request::Atomic, 0, words, operands)?;
+        statistics.through_target += u64::from(matches!(attempt, Attempt::Taken));
+        Ok(attempt)
+    }
+
+    /// A request that is answered.
+    fn ask(
+        &mut self,
+        command: &Command,
+        state: State,
+        request: Request,
+        flags: u8,
+        mut words: [u64; 4],
+        payload: &[u8],
+    ) -> Result<Attempt, Broken> {
+        let token = self.waiting.insert(*command, state);
+        words[2] = record::length_and_token(command.length, token);
+        match self.channel.sender().push(&request.record(flags, words), payload) {
+            Ok(()) => Ok(Attempt::Taken),
+            Err(error) => {
+                self.waiting.remove(token);
+                Attempt::failed(error)
+            }
+        }
+    }
+
+    /// Asks once whether this node may reach a region by itself. Without room it is asked with the next operation.
+    fn ask_for(&mut self, key: u64, peer: weft_core::address::PeerId) {
+        if !self.attachments.wants(key) {
+            return;
+        }
+        let mut command = Command::new(Operation::Read, self.endpoint, peer);
+        command.key = key;
+        if let Ok(Attempt::Taken) = self.ask(&command, State::Attach, Request::Attach, 0, [0, 0, 0, key], &[]) {
+            self.attachments.asked(key);
+        }
+    }
+
+    /// The target has sent what is needed to reach a region.
+    pub(super) fn attached(&mut self, token: u32, grant: Option<super::attachment::Grant>) {
+        if self.waiting.get_mut(token).is_some_and(|waiting| waiting.state == State::Attach)
+            && let Some(waiting) = self.waiting.remove(token)
+        {
+            match grant {
+                Some(grant) => self.attachments.granted(waiting.command.key, grant),
+                None => self.attachments.refused(waiting.command.key),
+            }
+        }
+    }
+
+    /// Takes one answer; false: there is none.
+    fn answer(&mut self, engine: &mut Engine<HostMemory>) -> Result<bool, Broken> {
+        let Some(incoming) = self.channel.receiver().peek()? else { return Ok(false) };
+        let record = incoming.record();
+        let token = record.words[0] as u32;
+        let known = self.waiting.get_mut(token);
+        match (Response::of(&record).ok_or(Broken)?, known) {
+            (Response::Answer, Some(waiting)) => {
+                let (command, state) = (waiting.command, waiting.state);
+                self.waiting.remove(token);
+                match state {
+                    State::Attach => self.attachments.refused(command.key),
+                    // Data that was promised and did not come is no success, whatever the target says.
+                    State::Reading { received } if received < command.length => {
+                        let result = record::result_of(record.words[1]).and(Err(Failure::ProtocolError));
+                        engine.report(&command, result);
+                    }
+                    _ => engine.report(&command, record::result_of(record.words[1])),
+                }
+            }
+            (Response::Pull, Some(waiting)) if matches!(waiting.state, State::Offered { .. }) => {
+                waiting.state = State::Pulled { arrival: record.words[1], sent: 0 };
+                self.pushes.push_back(token);
+            }
+            (Response::Pull, _) => self.aborts.push_back(record.words[1]),
+            (Response::Data, Some(waiting)) => {
+                let State::Reading { received } = waiting.state else { return Err(Broken) };
+                let (command, length) = (waiting.command, incoming.length() as u64);
+                let offset = record.words[1];
+                // Parts come in order: one that does not would be counted for bytes that never came.
+                if offset != u64::from(received) || offset + length > u64::from(command.length) || length == 0 {
+                    return Err(Broken);
+                }
+                let placed =
+                    write_local(engine.memory_mut(), command.local, command.offset + offset, incoming.segment());
+                let received = received + length as u32;
+                waiting.state = State::Reading { received };
+                if placed.is_err() || received == command.length {
+                    self.waiting.remove(token);
+                    engine.report(&command, placed.map_err(|_| Failure::LocalFault));
+                }
+            }
+            (Response::Result, Some(waiting)) => {
+                let command = waiting.command;
+                let fetches = matches!(command.operation, Operation::FetchAtomic | Operation::CompareAtomic);
+                if !fetches || Some(incoming.length()) != command.atomic.bytes() {
+                    return Err(Broken);
+                }
+                let placed = write_local(engine.memory_mut(), command.results(), 0, incoming.segment());
+                self.waiting.remove(token);
+                engine.report(&command, placed.map_err(|_| Failure::LocalFault));
+            }
+            // What was given up is answered late.
+            (Response::Answer | Response::Data | Response::Result, None) => {}
+        }
+        self.channel.receiver().advance();
+        Ok(true)
+    }
+
+    /// Cancels a command that the target has not seen, or not wanted yet.
+    pub(super) fn cancel(&mut self, engine: &mut Engine<HostMemory>, context: u64) -> bool {
+        // The first one may be in the ring in part.
+        let skip = usize::from(self.begun.is_some());
+        if let Some(place) = self.queue.iter().skip(skip).position(|command| command.context == context)
+            && let Some(command) = self.queue.remove(place + skip)
+        {
+            engine.report(&command, Err(Failure::Cancelled));
+            return true;
+        }
+        let offered = |waiting: &Waiting| {
+            waiting.command.context == context && waiting.state == State::Offered { readable: false }
+        };
+        let Some(token) = self.waiting.find(offered) else { return false };
+        let words = [0, 0, record::length_and_token(0, token), 0];
+        if self.channel.sender().push(&Request::Withdraw.record(0, words), &[]).is_err() {
+            return false;
+        }
+        if let Some(waiting) = self.waiting.remove(token) {
+            engine.report(&waiting.command, Err(Failure::Cancelled));
+        }
+        true
+    }
+
+    /// The channel ends: so does everything that was to go, or went, through it.
+    pub(super) fn fail(&mut self, engine: &mut Engine<HostMemory>, failure: Failure) {
+        let queued = self.queue.drain(..).chain(self.unconfirmed.drain(..));
+        for command in queued {
+            engine.report(&command, Err(failure));
+        }
+        while let Some(token) = self.waiting.find(|_| true) {
+            let Some(waiting) = self.waiting.remove(token) else { break };
+            if waiting.state != State::Attach {
+                engine.report(&waiting.command, Err(failure));
+            }
+        }
+        self.pushes.clear();
+        self.aborts.clear();
+    }
+}
+
+fn flags_of(command: &Command) -> u8 {
+    if command.has(CommandFlags::IMMEDIATE) { record::IMMEDIATE } else { 0 }
+}
+
+/// No command has it: tokens count from 0.
+const NO_TOKEN: u32 = u32::MAX;
+
+/// Commands that answers are awaited for, by their token.
+#[derive(Default)]
+struct Waitings {
+    slots: Vec<Option<Waiting>>,
+    free: Vec<u32>,
+    length: usize,
+    /// Of them, questions that no user asked.
+    questions: usize,
+}
+
+impl Waitings {
+    fn insert(&mut self, command: Command, state: State) -> u32 {
+        self.length += 1;
+        self.questions += usize::from(state == State::Attach);
+        let waiting = Some(Waiting { command, state });
+        if let Some(token) = self.free.pop()
+            && let Some(slot) = self.slots.get_mut(token as usize)
+        {
+            *slot = waiting;
+            return token;
+        }
+        self.slots.push(waiting);
+        self.slots.len() as u32 - 1
+    }
+
+    fn get_mut(&mut self, token: u32) -> Option<&mut Waiting> {
+        self.slots.get_mut(token as usize)?.as_mut()
+    }
+
+    fn remove(&mut self, token: u32) -> Option<Waiting> {
+        let waiting = self.slots.get_mut(token as usize)?.take()?;
+        self.free.push(token);
+        self.length -= 1;
+        self.questions -= usize::from(waiting.state == State::Attach);
+        Some(waiting)
+    }
+
+    fn find(&self, wanted: impl Fn(&Waiting) -> bool) -> Option<u32> {
+        let place = self.slots.iter().position(|slot| slot.as_ref().is_some_and(&wanted))?;
+        Some(place as u32)
+    }
+
+    /// Operations of the user.
+    fn operations(&self) -> usize {
+        self.length - self.questions
+    }
+}
+
+/// Why bytes did not get into the ring.
+enum Unsent {
+    Full,
+    Broken,
+    /// Our own buffer cannot be read.
+    Fault,
+}
+
+impl From<PushError> for Unsent {
+    fn from(error: PushError) -> Unsent {
+        match error {
+            PushError::Full => Unsent::Full,
+            PushError::Broken | PushError::TooLong => Unsent::Broken,
+        }
+    }
+}
+
+/// Puts a part of a local buffer into the ring.
+#[inline]
+fn push_local(
+    sender: &mut Sender,
+    record: &Record,
+    memory: &HostMemory,
+    local: LocalKey,
+    offset: u64,
+    length: usize,
+) -> Result<(), Unsent> {
+    if length <= INLINE_MAX_BYTES {
+        let mut bytes = [0; INLINE_MAX_BYTES];
+        let payload = bytes.get_mut(..length).unwrap_or_default();
+        read_local(memory, local, offset, payload).map_err(|_| Unsent::Fault)?;
+        return Ok(sender.push(record, payload)?);
+    }
+    debug_assert!(length <= PAYLOAD_MAX_BYTES, "a payload fits the ring");
+    let mut claim = sender.claim(length)?;
+    copy_local(memory, local, offset, claim.segment()).map_err(|_| Unsent::Fault)?;
+    claim.commit(record);
+    Ok(())
+}
+
+/// Copies a part of a local buffer out.
+#[inline]
+pub(super) fn read_local(memory: &HostMemory, local: LocalKey, offset: u64, into: &mut [u8]) -> Result<(), Fault> {
+    let mut done = 0;
+    while done < into.len() {
+        let left = (into.len() - done) as u64;
+        let piece = memory.local(local, offset + done as u64, left)?;
+        let end = done + piece.length as usize;
+        match into.get_mut(done..end) {
+            Some(part) if !part.is_empty() => memory.read(piece, part)?,
+            _ => return Err(Fault::OutOfBounds),
+        }
+        done = end;
+    }
+    Ok(())
+}
+
+/// Copies a part of a local buffer into shared memory.
+pub(super) fn copy_local(
+    memory: &HostMemory,
+    local: LocalKey,
+    mut offset: u64,
+    mut into: SegmentMut<'_>,
+) -> Result<(), Fault> {
+    while !into.is_empty() {
+        let piece = memory.local(local, offset, into.len() as u64)?;
+        if piece.length == 0 {
+            return Err(Fault::OutOfBounds);
+        }
+        let (part, rest) = into.split_at(piece.length as usize).ok_or(Fault::OutOfBounds)?;
+        memory.copy_out(piece, part)?;
+        offset += piece.length;
+        into = rest;
+    }
+    Ok(())
+}
+
+/// Copies shared memory into a part of a local buffer.
+pub(super) fn write_local(
+    memory: &mut HostMemory,
+    local: LocalKey,
+    offset: u64,
+    from: Segment<'_>,
+) -> Result<(), Fault> {
+    let mut done = 0;
+    while done < from.len() {
+        let piece = memory.local(local, offset + done as u64, (from.len() - done) as u64)?;
+        let length = piece.length as usize;
+        let part = from.part(done, length).filter(|part| !part.is_empty()).ok_or(Fault::OutOfBounds)?;
+        memory.copy_in(piece, part)?;
+        done += length;
+    }
+    Ok(())
+}

@@ -1,0 +1,823 @@
+//! The target's side of a channel: what a peer of the same node asks of this one. Nothing that it says is believed.
+
+use std::collections::VecDeque;
+
+use weft_core::atomic::AtomicClass;
+use weft_core::engine::Engine;
+use weft_core::engine::hall::{Arrival, ArrivalId, Begun, Delivery, MatchedArrival, Payload, Room};
+use weft_core::event::Failure;
+use weft_core::limits::ATOMIC_MAX_BYTES;
+use weft_core::memory::{Access, Fault, Granted, Memory};
+use weft_link::shm::{Broken, Channel, PushError, Record};
+use weft_mem::attach::{self, Span, TransferError};
+use weft_mem::{HostMemory, Segment};
+
+use super::LocalStatistics;
+use super::attachment::Granting;
+use super::record::{self, Request, Response, Spans};
+use crate::limits::{LOCAL_ATTACH_BYTES, LOCAL_FRAGMENT_BYTES, LOCAL_QUESTIONS_MAX, LOCAL_RECORDS_PER_ROUND};
+
+/// A channel from an endpoint of this node.
+pub(super) struct Visitor {
+    pub(super) channel: Channel,
+    /// Who comes, and to whom: what all its messages share.
+    pub(super) arrival: Arrival,
+    /// Its next request must wait: completions have to be read, or receives posted, first.
+    pub(super) blocked: bool,
+    /// Its next request must wait for room for its answer.
+    starved: bool,
+    incoming: Incoming,
+    offers: Vec<Option<Offer>>,
+    /// Copies that this node does in the peer's memory.
+    transfers: VecDeque<Transfer>,
+    reads: VecDeque<Read>,
+    /// Answers that found no room. While there are any, no request is taken.
+    answers: VecDeque<Record>,
+    pub(super) granting: Granting,
+}
+
+/// What the next More belongs to.
+enum Incoming {
+    Nothing,
+    Message {
+        id: ArrivalId,
+        length: u32,
+        received: u32,
+    },
+    Write {
+        write: Write,
+        received: u32,
+    },
+    /// What was refused, or failed: so many bytes still come.
+    Skip {
+        left: u32,
+    },
+}
+
+#[derive(Clone, Copy)]
+struct Write {
+    token: u32,
+    key: u64,
+    address: u64,
+    length: u32,
+    immediate: Option<u64>,
+}
+
+/// A message that waits at its sender, or is being brought.
+struct Offer {
+    /// `None`: it failed here, and what comes of it is thrown away.
+    id: Option<ArrivalId>,
+    token: u32,
+    length: u32,
+    received: u32,
+    /// It was asked for.
+    pulled: bool,
+    answer: bool,
+    spans: Option<Vec<Span>>,
+}
+
+/// A copy by cross-memory attach, as far as it has come.
+struct Transfer {
+    done: u64,
+    what: Copying,
+}
+
+enum Copying {
+    /// An offered message.
+    Offer(u32, ArrivalId),
+    Write(Write, Vec<Span>),
+    Read(Read, Vec<Span>),
+}
+
+/// A read whose bytes go into the ring.
+#[derive(Clone, Copy)]
+struct Read {
+    token: u32,
+    key: u64,
+    address: u64,
+    length: u32,
+    sent: u32,
+}
+
+/// Whether a request was taken.
+#[derive(PartialEq, Eq)]
+enum Outcome {
+    Taken,
+    /// It stays where it is.
+    Blocked,
+    /// It stays until there is room for its answer.
+    NoRoom,
+}
+
+/// A payload in the ring.
+struct Bytes<'a>(Segment<'a>);
+
+impl Payload<HostMemory> for Bytes<'_> {
+    #[inline]
+    fn length(&self) -> usize {
+        self.0.len()
+    }
+
+    #[inline]
+    fn place(&self, memory: &mut HostMemory, to: Granted, offset: usize) -> Result<(), Fault> {
+        let part = self.0.part(offset, to.length as usize).ok_or(Fault::OutOfBounds)?;
+        memory.copy_in(to, part)
+    }
+
+    fn keep(&self, into: &mut [u8]) {
+        let _same_length = self.0.copy_to(into);
+    }
+}
+
+impl Visitor {
+    pub(super) fn new(channel: Channel, arrival: Arrival) -> Visitor {
+        Visitor {
+            channel,
+            arrival,
+            blocked: false,
+            starved: false,
+            incoming: Incoming::Nothing,
+            offers: Vec::new(),
+            transfers: VecDeque::new(),
+            reads: VecDeque::new(),
+            answers: VecDeque::new(),
+            granting: Granting::default(),
+        }
+    }
+
+    /// Whether [`Visitor::serve`] has something to do.
+    #[inline]
+    pub(super) fn has_work(&mut self) -> bool {
+        !self.channel.receiver().is_empty() || self.owes()
+    }
+
+    /// Whether something goes on that no request brings further.
+    pub(super) fn owes(&self) -> bool {
+        self.wants_room() || !self.transfers.is_empty()
+    }
+
+    /// Whether answers wait for room.
+    pub(super) fn wants_room(&self) -> bool {
+        self.starved || !(self.answers.is_empty() && self.reads.is_empty())
+    }
+
+    /// Takes requests, and goes on with those that take longer. True: something happened.
+    #[inline]
+    pub(super) fn serve(
+        &mut self,
+        engine: &mut Engine<HostMemory>,
+        statistics: &mut LocalStatistics,
+    ) -> Result<bool, Broken> {
+        let mut busy = self.flush()?;
+        for _ in 0..LOCAL_RECORDS_PER_ROUND {
+            if !self.answers.is_empty() {
+                break;
+            }
+            let Some(outcome) = self.request(engine, statistics)? else {
+                self.blocked = false;
+                break;
+            };
+            self.blocked = outcome == Outcome::Blocked;
+            self.starved = outcome == Outcome::NoRoom;
+            if outcome != Outcome::Taken {
+                break;
+            }
+            busy = true;
+        }
+        if !self.reads.is_empty() {
+            busy |= self.send_reads(engine, statistics)?;
+        }
+        if !self.transfers.is_empty() {
+            self.transfer(engine, statistics)?;
+            busy = true;
+        }
+        Ok(busy)
+    }
+
+    fn flush(&mut self) -> Result<bool, Broken> {
+        let mut moved = false;
+        while let Some(record) = self.answers.front() {
+            match self.channel.sender().push(record, &[]) {
+                Ok(()) => drop(self.answers.pop_front()),
+                Err(PushError::Full) => break,
+                Err(PushError::Broken | PushError::TooLong) => return Err(Broken),
+            }
+            moved = true;
+        }
+        Ok(moved)
+    }
+
+    fn respond(&mut self, record: Record) -> Result<(), Broken> {
+        if self.answers.is_empty() {
+            match self.channel.sender().push(&record, &[]) {
+                Ok(()) => return Ok(()),
+                Err(PushError::Full) => {}
+                Err(PushError::Broken | PushError::TooLong) => return Err(Broken),
+            }
+        }
+        self.answers.push_back(record);
+        Ok(())
+    }
+
+    fn answer(&mut self, token: u32, result: Result<(), Failure>) -> Result<(), Broken> {
+        self.respond(Response::answer(token, result))
+    }
+
+    /// Takes one request; `None`: there is none.
+    #[inline]
+    fn request(
+        &mut self,
+        engine: &mut Engine<HostMemory>,
+        statistics: &mut LocalStatistics,
+    ) -> Result<Option<Outcome>, Broken> {
+        let Some(incoming) = self.channel.receiver().peek()? else { return Ok(None) };
+        let record = incoming.record();
+        let request = Request::of(&record).ok_or(Broken)?;
+        if request == Request::Send {
+            if record::length_of(&record) as usize != incoming.length() {
+                return Err(Broken);
+            }
+            let arrival = message(&self.arrival, &record);
+            if record.flags & record::DATAGRAM != 0 {
+                let mut bytes = vec![0; incoming.length()];
+                if incoming.segment().copy_to(&mut bytes) {
+                    engine.deliver_datagram(&arrival, &bytes);
+                }
+            } else if engine.deliver(&arrival, &Bytes(incoming.segment())) == Delivery::NotReady {
+                return Ok(Some(Outcome::Blocked));
+            }
+            self.channel.receiver().advance();
+            return Ok(Some(Outcome::Taken));
+        }
+        let outcome = match request {
+            Request::Long => self.begin_long(engine, &record)?,
+            Request::More => self.more(engine)?,
+            Request::Offer => self.offered(engine, &record)?,
+            Request::Data => self.data(engine, &record)?,
+            Request::Withdraw => self.withdraw(engine, record::token_of(&record)),
+            Request::Abort => self.abort(engine, record.words[0]),
+            Request::Write => self.write(engine, &record)?,
+            Request::Read => self.read(engine, &record)?,
+            Request::Atomic => self.atomic(engine, &record)?,
+            Request::Attach => {
+                let (token, key) = (record::token_of(&record), record.words[3]);
+                if !self.granting.grant(&self.channel, engine, self.arrival.endpoint, token, key) {
+                    self.answer(token, Err(Failure::NotSupported))?;
+                }
+                Outcome::Taken
+            }
+            Request::Send => Outcome::Taken,
+        };
+        if outcome == Outcome::Taken {
+            self.channel.receiver().advance();
+            statistics.served += u64::from(matches!(request, Request::Write | Request::Read | Request::Atomic));
+        }
+        Ok(Some(outcome))
+    }
+
+    // ------------------------------------------------------------------ messages in parts
+
+    fn begin_long(&mut self, engine: &mut Engine<HostMemory>, record: &Record) -> Result<Outcome, Broken> {
+        let length = record::length_of(record);
+        let part = self.payload()?.len() as u32;
+        if !matches!(self.incoming, Incoming::Nothing) || part == 0 || part >= length {
+            return Err(Broken);
+        }
+        let arrival = message(&self.arrival, record);
+        self.incoming = match engine.begin_arrival(&arrival, false, 0) {
+            Begun::Now(id) => Incoming::Message { id, length, received: 0 },
+            Begun::NotReady => return Ok(Outcome::Blocked),
+            Begun::Later(_) | Begun::Truncated | Begun::NoSuchEndpoint => Incoming::Skip { left: length },
+        };
+        self.more(engine)
+    }
+
+    /// A part of what is coming.
+    fn more(&mut self, engine: &mut Engine<HostMemory>) -> Result<Outcome, Broken> {
+        let from = match self.channel.receiver().peek()? {
+            Some(incoming) => incoming.segment(),
+            None => return Err(Broken),
+        };
+        let part = from.len() as u32;
+        if part == 0 {
+            return Err(Broken);
+        }
+        match &mut self.incoming {
+            Incoming::Nothing => return Err(Broken),
+            Incoming::Message { id, length, received } => {
+                let (id, at, left) = (*id, *received, *length - *received);
+                if part > left {
+                    return Err(Broken);
+                }
+                *received += part;
+                if let Err(fault) = place(engine, id, u64::from(at), from) {
+                    engine.end_arrival(id, Err(local(fault)));
+                    self.incoming = Incoming::Skip { left: left - part };
+                } else if part == left {
+                    engine.end_arrival(id, Ok(()));
+                    self.incoming = Incoming::Nothing;
+                }
+            }
+            Incoming::Write { write, received } => {
+                let (write, at) = (*write, *received);
+                if part > write.length - at {
+                    return Err(Broken);
+                }
+                *received += part;
+                let result = write_remote(engine.memory_mut(), write.key, write.address, u64::from(at), from);
+                let left = write.length - at - part;
+                if result.is_err() || left == 0 {
+                    self.incoming = if left == 0 { Incoming::Nothing } else { Incoming::Skip { left } };
+                    self.written(engine, &write, result)?;
+                }
+            }
+            Incoming::Skip { left } => {
+                *left = left.checked_sub(part).ok_or(Broken)?;
+                if *left == 0 {
+                    self.incoming = Incoming::Nothing;
+                }
+            }
+        }
+        Ok(Outcome::Taken)
+    }
+
+    fn payload(&mut self) -> Result<Segment<'_>, Broken> {
+        self.channel.receiver().peek()?.map(|incoming| incoming.segment()).ok_or(Broken)
+    }
+
+    // ------------------------------------------------------------------ messages that wait at their sender
+
+    fn offered(&mut self, engine: &mut Engine<HostMemory>, record: &Record) -> Result<Outcome, Broken> {
+        let (length, token) = (record::length_of(record), record::token_of(record));
+        let mut spans = None;
+        if record.flags & record::SPANS != 0 {
+            spans = Some(self.spans(length)?);
+        }
+        let free = self.offers.iter().position(Option::is_none).unwrap_or(self.offers.len());
+        if free >= LOCAL_QUESTIONS_MAX {
+            return Ok(Outcome::Blocked);
+        }
+        let arrival = message(&self.arrival, record);
+        let name = u64::from(self.channel.id().0) << 32 | free as u64;
+        let (id, now) = match engine.begin_arrival(&arrival, true, name) {
+            Begun::Now(id) => (id, true),
+            Begun::Later(id) => (id, false),
+            Begun::NotReady => return Ok(Outcome::Blocked),
+            Begun::Truncated => return self.answer(token, Err(Failure::LengthError)).map(|()| Outcome::Taken),
+            Begun::NoSuchEndpoint => return self.answer(token, Err(Failure::NoSuchEndpoint)).map(|()| Outcome::Taken),
+        };
+        let answer = record.flags & record::ANSWER != 0;
+        let offer = Offer { id: Some(id), token, length, received: 0, pulled: false, answer, spans };
+        match self.offers.get_mut(free) {
+            Some(slot) => *slot = Some(offer),
+            None => self.offers.push(Some(offer)),
+        }
+        if now {
+            self.pull(engine, free as u32)?;
+        }
+        Ok(Outcome::Taken)
+    }
+
+    /// The spans that a payload names.
+    fn spans(&mut self, length: u32) -> Result<Vec<Span>, Broken> {
+        let mut bytes = [0; 16 * Spans::MAX];
+        let payload = self.payload()?;
+        let into = bytes.get_mut(..payload.len()).ok_or(Broken)?;
+        let _same_length = payload.copy_to(into);
+        Spans::from_bytes(into, length).ok_or(Broken)
+    }
+
+    /// Gets a message that is wanted.
+    fn pull(&mut self, engine: &mut Engine<HostMemory>, index: u32) -> Result<(), Broken> {
+        let Some(Some(offer)) = self.offers.get_mut(index as usize) else { return Ok(()) };
+        offer.pulled = true;
+        if offer.length == 0 {
+            let (id, token) = (offer.id.take(), offer.token);
+            self.forget(index);
+            if let Some(id) = id {
+                engine.end_arrival(id, Ok(()));
+            }
+            return self.answer(token, Ok(()));
+        }
+        if let (Some(id), true) = (offer.id, offer.spans.is_some()) {
+            self.transfers.push_back(Transfer { done: 0, what: Copying::Offer(index, id) });
+            return Ok(());
+        }
+        let token = offer.token;
+        self.respond(Response::Pull.record(u64::from(token), u64::from(index)))
+    }
+
+    fn forget(&mut self, index: u32) {
+        if let Some(slot) = self.offers.get_mut(index as usize) {
+            *slot = None;
+        }
+        while matches!(self.offers.last(), Some(None)) {
+            self.offers.pop();
+        }
+    }
+
+    /// A message that waited is wanted now, or never will be.
+    pub(super) fn matched(&mut self, engine: &mut Engine<HostMemory>, matched: &MatchedArrival) -> Result<(), Broken> {
+        let index = matched.token as u32;
+        let Some(Some(offer)) = self.offers.get(index as usize).filter(|_| true) else {
+            engine.end_arrival(matched.id, Err(Failure::Aborted));
+            return Ok(());
+        };
+        if offer.id != Some(matched.id) {
+            engine.end_arrival(matched.id, Err(Failure::Aborted));
+            return Ok(());
+        }
+        match matched.result {
+            Ok(()) => self.pull(engine, index),
+            Err(failure) => {
+                let token = offer.token;
+                self.forget(index);
+                engine.end_arrival(matched.id, Err(failure));
+                self.answer(token, Err(failure))
+            }
+        }
+    }
+
+    /// A part of a message that was pulled.
+    fn data(&mut self, engine: &mut Engine<HostMemory>, record: &Record) -> Result<Outcome, Broken> {
+        let index = u32::try_from(record.words[0]).map_err(|_| Broken)?;
+        let from = match self.channel.receiver().peek()? {
+            Some(incoming) => incoming.segment(),
+            None => return Err(Broken),
+        };
+        let Some(Some(offer)) = self.offers.get_mut(index as usize) else { return Err(Broken) };
+        let part = from.len() as u32;
+        let left = offer.length - offer.received;
+        if !offer.pulled || offer.spans.is_some() || record.words[1] != u64::from(offer.received) || part > left {
+            return Err(Broken);
+        }
+        if let Some(id) = offer.id
+            && let Err(fault) = place(engine, id, u64::from(offer.received), from)
+        {
+            offer.id = None;
+            engine.end_arrival(id, Err(local(fault)));
+        }
+        offer.received += part;
+        if part < left {
+            return Ok(Outcome::Taken);
+        }
+        let (id, token, answer) = (offer.id, offer.token, offer.answer);
+        self.forget(index);
+        if let Some(id) = id {
+            engine.end_arrival(id, Ok(()));
+        }
+        if answer {
+            let result = if id.is_some() { Ok(()) } else { Err(Failure::OperationFailed) };
+            self.answer(token, result)?;
+        }
+        Ok(Outcome::Taken)
+    }
+
+    /// The peer takes an offer back that was not pulled yet.
+    fn withdraw(&mut self, engine: &mut Engine<HostMemory>, token: u32) -> Outcome {
+        let withdrawn = |offer: &Option<Offer>| offer.as_ref().is_some_and(|o| o.token == token && !o.pulled);
+        if let Some(index) = self.offers.iter().position(withdrawn) {
+            self.abort(engine, index as u64);
+        }
+        Outcome::Taken
+    }
+
+    /// A message does not come after all.
+    fn abort(&mut self, engine: &mut Engine<HostMemory>, index: u64) -> Outcome {
+        let offer = usize::try_from(index).ok().and_then(|index| self.offers.get_mut(index)).and_then(Option::take);
+        if let Some(id) = offer.and_then(|offer| offer.id) {
+            engine.end_arrival(id, Err(Failure::Aborted));
+        }
+        Outcome::Taken
+    }
+
+    // ------------------------------------------------------------------ our memory
+
+    fn write(&mut self, engine: &mut Engine<HostMemory>, record: &Record) -> Result<Outcome, Broken> {
+        let write = Write {
+            token: record::token_of(record),
+            key: record.words[3],
+            address: record.words[0],
+            length: record::length_of(record),
+            immediate: record::immediate_of(record),
+        };
+        let by_spans = record.flags & record::SPANS != 0;
+        let part = self.payload()?.len() as u32;
+        if !matches!(self.incoming, Incoming::Nothing)
+            || !by_spans && (part > write.length || part == 0 && write.length > 0)
+        {
+            return Err(Broken);
+        }
+        let allowed = engine.memory().remote(write.key, write.address, u64::from(write.length), Access::REMOTE_WRITE);
+        if let Err(fault) = allowed {
+            if !by_spans && part < write.length {
+                self.incoming = Incoming::Skip { left: write.length - part };
+            }
+            self.answer(write.token, Err(record::failure_of(fault)))?;
+            return Ok(Outcome::Taken);
+        }
+        if self.transfers.len() >= LOCAL_QUESTIONS_MAX
+            || write.immediate.is_some() && !engine.reserve_remote_write(self.arrival.endpoint)
+        {
+            return Ok(Outcome::Blocked);
+        }
+        if by_spans {
+            let spans = self.spans(write.length)?;
+            self.transfers.push_back(Transfer { done: 0, what: Copying::Write(write, spans) });
+            return Ok(Outcome::Taken);
+        }
+        if write.length == 0 {
+            self.written(engine, &write, Ok(()))?;
+            return Ok(Outcome::Taken);
+        }
+        self.incoming = Incoming::Write { write, received: 0 };
+        self.more(engine)
+    }
+
+    /// A write is complete, or has failed.
+    fn written(
+        &mut self,
+        engine: &mut Engine<HostMemory>,
+        write: &Write,
+        result: Result<(), Fault>,
+    ) -> Result<(), Broken> {
+        if result.is_ok() {
+            engine.remote_write(&Arrival { immediate: write.immediate, length: write.length, ..self.arrival });
+        } else if write.immediate.is_some() {
+            engine.unreserve_remote_write(self.arrival.endpoint);
+        }
+        self.answer(write.token, result.map_err(record::failure_of))
+    }
+
+    fn read(&mut self, engine: &mut Engine<HostMemory>, record: &Record) -> Result<Outcome, Broken> {
+        let (token, length) = (record::token_of(record), record::length_of(record));
+        let read = Read { token, key: record.words[3], address: record.words[0], length, sent: 0 };
+        let spans = if record.flags & record::SPANS != 0 { Some(self.spans(length)?) } else { None };
+        if self.reads.len() + self.transfers.len() >= LOCAL_QUESTIONS_MAX {
+            return Ok(Outcome::Blocked);
+        }
+        let allowed = engine.memory().remote(read.key, read.address, u64::from(length), Access::REMOTE_READ);
+        if let Err(fault) = allowed {
+            self.answer(token, Err(record::failure_of(fault)))?;
+            return Ok(Outcome::Taken);
+        }
+        match spans {
+            Some(spans) => self.transfers.push_back(Transfer { done: 0, what: Copying::Read(read, spans) }),
+            None if length == 0 => {
+                engine.remote_read(self.arrival.endpoint);
+                self.answer(token, Ok(()))?;
+            }
+            None => self.reads.push_back(read),
+        }
+        Ok(Outcome::Taken)
+    }
+
+    /// Puts what is read into the ring, as far as there is room.
+    fn send_reads(
+        &mut self,
+        engine: &mut Engine<HostMemory>,
+        statistics: &mut LocalStatistics,
+    ) -> Result<bool, Broken> {
+        let mut moved = false;
+        while self.answers.is_empty()
+            && let Some(read) = self.reads.front_mut()
+        {
+            let part = (read.length - read.sent).min(LOCAL_FRAGMENT_BYTES as u32);
+            let mut claim = match self.channel.sender().claim(part as usize) {
+                Ok(claim) => claim,
+                Err(PushError::Full) => return Ok(moved),
+                Err(PushError::Broken | PushError::TooLong) => return Err(Broken),
+            };
+            moved = true;
+            let (memory, at) = (engine.memory(), read.address.wrapping_add(u64::from(read.sent)));
+            let copied = memory
+                .remote(read.key, at, u64::from(part), Access::REMOTE_READ)
+                .and_then(|piece| memory.copy_out(piece, claim.segment()));
+            let token = read.token;
+            if let Err(fault) = copied {
+                drop(claim);
+                self.reads.pop_front();
+                self.answer(token, Err(record::failure_of(fault)))?;
+                continue;
+            }
+            claim.commit(&Response::Data.record(u64::from(token), u64::from(read.sent)));
+            statistics.fragments += 1;
+            read.sent += part;
+            if read.sent == read.length {
+                self.reads.pop_front();
+                engine.remote_read(self.arrival.endpoint);
+            }
+        }
+        Ok(moved)
+    }
+
+    fn atomic(&mut self, engine: &mut Engine<HostMemory>, record: &Record) -> Result<Outcome, Broken> {
+        let token = record::token_of(record);
+        // The room for the answer comes first: an atomic must not be executed twice.
+        if !self.channel.sender().has_room(ATOMIC_MAX_BYTES as usize) {
+            return Ok(Outcome::NoRoom);
+        }
+        let (call, class) = record::unpack_atomic(record.words[1]);
+        let (class, fetches) = match class {
+            0 => (AtomicClass::Plain, false),
+            1 => (AtomicClass::Fetch, true),
+            2 => (AtomicClass::Compare, true),
+            _ => return Err(Broken),
+        };
+        let mut bytes = [0; ATOMIC_MAX_BYTES as usize];
+        let payload = self.payload()?;
+        let operands = bytes.get_mut(..payload.len()).ok_or(Broken)?;
+        let _same_length = payload.copy_to(operands);
+        let mut results = [0; ATOMIC_MAX_BYTES as usize];
+        let outcome = call.check(class).and_then(|_| {
+            let element_bytes = call.bytes().filter(|bytes| *bytes > 0).ok_or(Fault::OutOfBounds)?;
+            if call.payload_bytes() != Some(operands.len()) {
+                return Err(Fault::OutOfBounds);
+            }
+            let results = results.get_mut(..if fetches { element_bytes } else { 0 }).ok_or(Fault::OutOfBounds)?;
+            let (compares, operands) = match class {
+                AtomicClass::Compare => operands.split_at(operands.len() / 2),
+                _ => (&[] as &[u8], &*operands),
+            };
+            let memory = engine.memory_mut();
+            let piece = memory.remote(record.words[3], record.words[0], element_bytes as u64, Access::REMOTE_ATOMIC)?;
+            memory.atomic(piece, call, operands, compares, results)?;
+            Ok(element_bytes)
+        });
+        match outcome {
+            Ok(element_bytes) => {
+                engine.remote_write(&Arrival { immediate: None, ..self.arrival });
+                if !fetches {
+                    self.answer(token, Ok(()))?;
+                    return Ok(Outcome::Taken);
+                }
+                let results = results.get(..element_bytes).unwrap_or_default();
+                match self.channel.sender().push(&Response::Result.record(u64::from(token), 0), results) {
+                    Ok(()) => Ok(Outcome::Taken),
+                    Err(_) => Err(Broken),
+                }
+            }
+            Err(fault) => self.answer(token, Err(record::failure_of(fault))).map(|()| Outcome::Taken),
+        }
+    }
+
+    // ------------------------------------------------------------------ copies in the peer's memory
+
+    /// One piece of the oldest copy.
+    fn transfer(&mut self, engine: &mut Engine<HostMemory>, statistics: &mut LocalStatistics) -> Result<(), Broken> {
+        let Some(mut transfer) = self.transfers.pop_front() else { return Ok(()) };
+        let pid = self.channel.peer_pid();
+        let done = transfer.done;
+        let copied = match &transfer.what {
+            Copying::Offer(index, wanted) => match self.offers.get(*index as usize) {
+                Some(Some(Offer { id: Some(id), spans: Some(spans), length, .. })) if id == wanted => {
+                    let part = (u64::from(*length) - done).min(LOCAL_ATTACH_BYTES);
+                    match engine.room(*id, done, part) {
+                        Ok(Room::Memory(memory, piece)) => attach::fetch(pid, spans, done, memory, &[piece]),
+                        // Nobody wants it any more.
+                        Ok(Room::Bytes(_) | Room::Nowhere) => Ok((u64::from(*length) - done) as usize),
+                        Err(fault) => Err(TransferError::Local(fault)),
+                    }
+                }
+                _ => return Ok(()),
+            },
+            Copying::Write(write, spans) => {
+                let part = (u64::from(write.length) - done).min(LOCAL_ATTACH_BYTES);
+                let at = write.address.wrapping_add(done);
+                let memory = engine.memory_mut();
+                match memory.remote(write.key, at, part, Access::REMOTE_WRITE) {
+                    Ok(piece) => attach::fetch(pid, spans, done, memory, &[piece]),
+                    Err(fault) => Err(TransferError::Local(fault)),
+                }
+            }
+            Copying::Read(read, spans) => {
+                let part = (u64::from(read.length) - done).min(LOCAL_ATTACH_BYTES);
+                let memory = engine.memory();
+                match memory.remote(read.key, read.address.wrapping_add(done), part, Access::REMOTE_READ) {
+                    Ok(piece) => attach::store(pid, spans, done, memory, &[piece]),
+                    Err(fault) => Err(TransferError::Local(fault)),
+                }
+            }
+        };
+        let length = match &transfer.what {
+            Copying::Offer(index, _) => {
+                self.offers.get(*index as usize).and_then(Option::as_ref).map_or(0, |offer| offer.length)
+            }
+            Copying::Write(write, _) => write.length,
+            Copying::Read(read, _) => read.length,
+        };
+        transfer.done += *copied.as_ref().unwrap_or(&0) as u64;
+        if copied.is_ok() && transfer.done < u64::from(length) {
+            self.transfers.push_front(transfer);
+            return Ok(());
+        }
+        statistics.attached += u64::from(copied.is_ok());
+        let failed = copied.err().map(|error| match error {
+            TransferError::Local(fault) => (fault, true),
+            _ => (Fault::Failed, false),
+        });
+        match transfer.what {
+            Copying::Offer(index, _) => {
+                let offer = self.offers.get_mut(index as usize).and_then(Option::take);
+                self.forget(index);
+                let Some(Offer { id: Some(id), token, .. }) = offer else { return Ok(()) };
+                let (here, there) = match failed {
+                    None => (Ok(()), Ok(())),
+                    Some((fault, true)) => (Err(local(fault)), Err(Failure::OperationFailed)),
+                    Some((_, false)) => (Err(Failure::Aborted), Err(Failure::OperationFailed)),
+                };
+                engine.end_arrival(id, here);
+                self.answer(token, there)
+            }
+            Copying::Write(write, _) => self.written(engine, &write, failed.map_or(Ok(()), |(fault, _)| Err(fault))),
+            Copying::Read(read, _) => {
+                if failed.is_none() {
+                    engine.remote_read(self.arrival.endpoint);
+                }
+                self.answer(read.token, failed.map_or(Ok(()), |(fault, _)| Err(record::failure_of(fault))))
+            }
+        }
+    }
+
+    /// The peer is gone: what it began does not end well.
+    pub(super) fn fail(&mut self, engine: &mut Engine<HostMemory>) {
+        match std::mem::replace(&mut self.incoming, Incoming::Nothing) {
+            Incoming::Message { id, .. } => engine.end_arrival(id, Err(Failure::Aborted)),
+            Incoming::Write { write, .. } if write.immediate.is_some() => {
+                engine.unreserve_remote_write(self.arrival.endpoint);
+            }
+            Incoming::Nothing | Incoming::Skip { .. } | Incoming::Write { .. } => {}
+        }
+        for transfer in self.transfers.drain(..) {
+            if let Copying::Write(Write { immediate: Some(_), .. }, _) = transfer.what {
+                engine.unreserve_remote_write(self.arrival.endpoint);
+            }
+        }
+        for offer in self.offers.drain(..).flatten() {
+            if let Some(id) = offer.id {
+                engine.end_arrival(id, Err(Failure::Aborted));
+            }
+        }
+        self.reads.clear();
+        self.answers.clear();
+    }
+}
+
+/// The message that a record begins.
+#[inline]
+fn message(visitor: &Arrival, record: &Record) -> Arrival {
+    let tagged = record.flags & record::TAGGED != 0;
+    Arrival {
+        tagged,
+        tag: if tagged { record.words[0] } else { 0 },
+        immediate: record::immediate_of(record),
+        length: record::length_of(record),
+        ..*visitor
+    }
+}
+
+/// Puts a part of a message where it belongs.
+fn place(engine: &mut Engine<HostMemory>, id: ArrivalId, offset: u64, from: Segment<'_>) -> Result<(), Fault> {
+    let mut done = 0;
+    while done < from.len() {
+        let left = from.len() - done;
+        let placed = match engine.room(id, offset + done as u64, left as u64)? {
+            Room::Memory(memory, piece) => {
+                let length = piece.length as usize;
+                let part = from.part(done, length).ok_or(Fault::OutOfBounds)?;
+                memory.copy_in(piece, part)?;
+                length
+            }
+            Room::Bytes(bytes) => {
+                let part = from.part(done, bytes.len()).ok_or(Fault::OutOfBounds)?;
+                let _same_length = part.copy_to(bytes);
+                bytes.len()
+            }
+            Room::Nowhere => return Ok(()),
+        };
+        if placed == 0 {
+            return Err(Fault::OutOfBounds);
+        }
+        done += placed;
+    }
+    Ok(())
+}
+
+/// Puts a part of a write where it belongs.
+fn write_remote(memory: &mut HostMemory, key: u64, address: u64, offset: u64, from: Segment<'_>) -> Result<(), Fault> {
+    let mut done = 0;
+    while done < from.len() {
+        let at = address.checked_add(offset + done as u64).ok_or(Fault::OutOfBounds)?;
+        let piece = memory.remote(key, at, (from.len() - done) as u64, Access::REMOTE_WRITE)?;
+        let length = piece.length as usize;
+        let part = from.part(done, length).filter(|part| !part.is_empty()).ok_or(Fault::OutOfBounds)?;
+        memory.copy_in(piece, part)?;
+        done += length;
+    }
+    Ok(())
+}
+
+/// What the user is told when the memory of a receive fails.
+fn local(_fault: Fault) -> Failure {
+    Failure::LocalFault
+}
