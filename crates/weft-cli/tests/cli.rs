@@ -230,7 +230,9 @@ fn wrong_words_get_usage() {
         (&["decode", "a", "--protocols"], "--protocols takes a value"),
         (&["protocol"], "protocol list, show NAME or check FILE"),
         (&["encode", "roce-v2"], "names of a protocol and an opcode"),
-        (&["bench"], "bench decode, match, lat, bw or rate"),
+        (&["info", "twice"], "what is `twice`?"),
+        (&["info", "--fast"], "unknown option `--fast`"),
+        (&["bench"], "bench decode, match, lat, bw, rate or device"),
         (&["bench", "lat", "--sizes", "x"], "`x` is no size"),
         (&["bench", "bw", "--op", "swim"], "--op takes send, tagged, write, read or atomic"),
         (&["bench-node", "weft"], "is for `weft bench` alone"),
@@ -377,6 +379,27 @@ static SPINNING: Mutex<()> = Mutex::new(());
 fn bench_row(shown: &str, bytes: &str) -> Vec<String> {
     let rows = shown.lines().map(|line| line.split_whitespace().map(str::to_string).collect::<Vec<_>>());
     rows.into_iter().find(|cells| cells.first().is_some_and(|first| first == bytes)).unwrap()
+}
+
+#[test]
+fn info_says_what_is_there_and_why_the_rest_is_not() {
+    let plain = weft(&["info"]);
+    let shown = text(&plain.stdout);
+    assert!(plain.status.success(), "{}", text(&plain.stderr));
+    for section in ["memory", "copies between processes", "network", "limits"] {
+        assert!(shown.lines().any(|line| line == section), "{shown}");
+    }
+    // Each kind has a line that says present, or absent and why.
+    for kind in ["system", "emulated", "cuda", "rocm", "level-zero"] {
+        let line = shown.lines().find_map(|line| line.trim_start().strip_prefix(kind)).unwrap().trim_start();
+        let why = line.strip_prefix("absent: ").map(str::len);
+        assert!(line.starts_with("present") || why.is_some_and(|length| length > 5), "{shown}");
+    }
+    let json = text(&weft(&["info", "--json"]).stdout);
+    assert_eq!(json.lines().count(), 1);
+    for part in [r#""memory":{"system":{"present":true"#, r#""cuda":{"present":"#, r#""copies":["#, r#""limits":{"#] {
+        assert!(json.contains(part), "{json}");
+    }
 }
 
 #[test]

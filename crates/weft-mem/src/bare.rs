@@ -2,8 +2,10 @@
 //! the way.
 //!
 //! A [`Board`] is memory of two processes. One side makes it, tells the other its [`Board::path`], and both call one
-//! function of a pair. Nobody sleeps or pauses: both sides look all the time. [`copy_times`] needs one process.
+//! function of a pair. Nobody sleeps or pauses: both sides look all the time. [`copy_times`] and [`PlainCopy`] need one
+//! process.
 
+use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::hint::black_box;
 use std::io;
@@ -12,7 +14,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::copy;
+use crate::device::{self, DeviceError, Direction, Operations, Place, Transfer};
+use crate::{MemoryRegion, copy};
 
 /// What processors pass on as one.
 const LINE_BYTES: usize = 64;
@@ -250,6 +253,101 @@ pub fn copy_times(bytes: usize, count: u64) -> Option<CopyTimes> {
     Some(times)
 }
 
+/// Memory of a device, and the copies that its operations make there without any of Weft around them.
+#[derive(Debug)]
+pub struct PlainCopy {
+    operations: &'static dyn Operations,
+    device: u32,
+    direction: Direction,
+    from: MemoryRegion,
+    to: MemoryRegion,
+    /// What the device knows of the host's memory.
+    registered: Option<*mut u8>,
+}
+
+impl PlainCopy {
+    /// Copies of up to `bytes` from memory at one place to memory at another, both of their own. Where one is the host's,
+    /// it is registered with the device, if that can be.
+    pub fn new(from: Place, to: Place, bytes: usize) -> Result<PlainCopy, DeviceError> {
+        let (place, direction) = match (from.is_host(), to.is_host()) {
+            (_, true) => (from, Direction::FromDevice),
+            (true, false) => (to, Direction::ToDevice),
+            (false, false) => (from, Direction::Within),
+        };
+        let operations = device::operations(place.kind).map_err(|absent| DeviceError::Failed(absent.0))?;
+        let region = |place| MemoryRegion::alloc_device(place, bytes);
+        let mut copy = PlainCopy {
+            operations,
+            device: place.device,
+            direction,
+            from: region(from)?,
+            to: region(to)?,
+            registered: None,
+        };
+        let host = [&copy.from, &copy.to].into_iter().find(|region| region.place().is_host());
+        if let Some(host) = host.filter(|_| operations.capabilities().register_host) {
+            let pointer = host.as_ptr();
+            // SAFETY: the region lives until this is dropped, which ends the registration first.
+            unsafe { operations.register_host(pointer, bytes)? };
+            copy.registered = Some(pointer);
+        }
+        Ok(copy)
+    }
+
+    fn piece(&self, bytes: usize) -> [Transfer; 1] {
+        let length = bytes.min(self.from.length());
+        [Transfer { to: self.to.as_ptr() as u64, from: self.from.as_ptr() as u64, length }]
+    }
+
+    /// How long `count` copies take, each when the one before is done.
+    pub fn one_by_one(&self, bytes: usize, count: u64) -> Result<Duration, DeviceError> {
+        let piece = self.piece(bytes);
+        let start = Instant::now();
+        for _ in 0..count {
+            // SAFETY: both regions are ours, are at the places that the direction names, and are at least that long.
+            unsafe { self.operations.copy(self.device, self.direction, &piece)? };
+        }
+        Ok(start.elapsed())
+    }
+
+    /// How long `count` copies take, up to `window` of them under way.
+    pub fn many_at_once(&self, bytes: usize, count: u64, window: usize) -> Result<Duration, DeviceError> {
+        let piece = self.piece(bytes);
+        let mut events = VecDeque::with_capacity(window);
+        let start = Instant::now();
+        let mut outcome = Ok(());
+        for _ in 0..count {
+            if events.len() >= window.max(1)
+                && let Some(event) = events.pop_front()
+            {
+                outcome = outcome.and(self.operations.wait(event));
+            }
+            // SAFETY: as above; and all events are waited for before this returns, while the regions live.
+            match unsafe { self.operations.start(self.device, self.direction, &piece) } {
+                Ok(event) => events.push_back(event),
+                Err(error) => outcome = Err(error),
+            }
+            if outcome.is_err() {
+                break;
+            }
+        }
+        for event in events {
+            outcome = outcome.and(self.operations.wait(event));
+        }
+        outcome.map(|()| start.elapsed())
+    }
+}
+
+impl Drop for PlainCopy {
+    fn drop(&mut self) {
+        if let Some(pointer) = self.registered {
+            // SAFETY: it was registered with this pointer, and every copy has been waited for. A device that fails here
+            // has failed before.
+            let _ = unsafe { self.operations.unregister_host(pointer) };
+        }
+    }
+}
+
 /// Private memory with huge pages where the kernel gives some, every page of it touched.
 struct Pages {
     base: NonNull<u8>,
@@ -289,6 +387,7 @@ mod tests {
     use std::thread;
 
     use super::*;
+    use crate::device::Kind;
 
     #[test]
     fn a_board_is_the_same_for_who_opens_it() {
@@ -315,6 +414,23 @@ mod tests {
         }
         assert!(copy_times(8, 100).is_some() && copy_times(70_000, 3).is_some());
         assert!(copy_times(usize::MAX / 2, 1).is_none());
+    }
+
+    #[test]
+    fn plain_copies_copy() {
+        let (one, other) = (Place::new(Kind::Emulated, 0), Place::new(Kind::Emulated, 1));
+        for (from, to) in [(one, other), (one, one), (one, Place::HOST), (Place::HOST, one), (Place::HOST, Place::HOST)]
+        {
+            let plain = PlainCopy::new(from, to, 4096).unwrap();
+            plain.from.write(0, b"one").unwrap();
+            plain.one_by_one(3, 2).unwrap();
+            assert_eq!(plain.to.to_vec(0, 4).unwrap(), b"one\0");
+            plain.from.write(0, b"more").unwrap();
+            plain.many_at_once(4096, 9, 4).unwrap();
+            assert_eq!(plain.to.to_vec(0, 4).unwrap(), b"more");
+        }
+        let nowhere = Place::new(Kind::Emulated, 99);
+        assert!(PlainCopy::new(nowhere, nowhere, 64).is_err());
     }
 
     #[test]

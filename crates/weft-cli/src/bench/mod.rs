@@ -4,6 +4,7 @@
 //! how two processes are kept in hand, and [`node`] for where Weft itself and the bare limits do their work.
 
 mod decode;
+mod device;
 mod job;
 mod limit;
 mod matching;
@@ -37,6 +38,14 @@ weft bench: what things cost, beside their rivals and their limits
       --peers-only                without Weft
       --netns                     between two network namespaces joined by a veth pair of MTU 1500 (as root)
       --json                      one JSON object a line, with every round
+  weft bench device [options]     messages from and to memory of devices, beside plain copies by the device
+      --kind KIND                 cuda, rocm, level-zero or emulated (default: the first that is here)
+      --op OP                     send, write or read (default: each)
+      --memory PAIR               device-device, device-host or host-device: the client's and the server's (default: each)
+      --link LINK                 shm or udp (default: each)
+      --sizes N,N,...             message lengths in bytes (default: powers of two from 8 to 1 GiB, over udp to 64 MiB,
+                                  of emulated devices to 4 MiB)
+      --rounds N, --quick, --json as above
 
 Two processes, on the loopback, in two namespaces, or over shared memory. A round is one run of each contender, so that
 whatever else the machine does hits all alike: Weft, then the peers that are installed, then the limits. Ratios are what
@@ -91,8 +100,11 @@ pub(crate) fn run(words: &[&str], out: &mut dyn Write) -> Result<(), Failure> {
             let report = decode::decode(&options).map_err(Failure::Told)?;
             Ok(report.write(&options, out)?)
         }
+        ["device", rest @ ..] => device::run(rest, out),
         [test, rest @ ..] if job::Test::from_name(test).is_some() => net::run(test, rest, out),
-        _ => Err(Failure::Usage("bench decode, match, lat, bw or rate; `weft bench --help` says more".to_string())),
+        _ => Err(Failure::Usage(
+            "bench decode, match, lat, bw, rate or device; `weft bench --help` says more".to_string(),
+        )),
     }
 }
 
@@ -100,6 +112,7 @@ pub(crate) fn run(words: &[&str], out: &mut dyn Write) -> Result<(), Failure> {
 pub(crate) fn child(words: &[&str], out: &mut dyn Write) -> Option<Result<(), Failure>> {
     match words {
         [node::COMMAND, rest @ ..] => Some(node::run(rest, out)),
+        [device::COMMAND, rest @ ..] => Some(device::child(rest, out)),
         [place::JANITOR, names @ ..] => Some(place::clean_up_when_left(names)),
         _ => None,
     }

@@ -134,7 +134,8 @@ impl Options {
                 }
                 "--link" => options.link = LinkKind::from_name(value()?).ok_or("--link takes udp or shm")?,
                 "--sizes" => {
-                    options.sizes = value()?.split(',').map(size).collect::<Result<_, _>>()?;
+                    options.sizes =
+                        value()?.split(',').map(|text| size(text, SIZE_MAX_BYTES)).collect::<Result<_, _>>()?;
                 }
                 other => return Err(format!("unknown option `{other}`; `weft bench --help` has them all")),
             }
@@ -177,14 +178,14 @@ impl Options {
 }
 
 /// `8`, `64k` or `1m`.
-fn size(text: &str) -> Result<usize, String> {
+pub(crate) fn size(text: &str, most: usize) -> Result<usize, String> {
     let (digits, unit) = match text.strip_suffix(['k', 'K']) {
         Some(digits) => (digits, 1 << 10),
         None => text.strip_suffix(['m', 'M']).map_or((text, 1), |digits| (digits, 1 << 20)),
     };
     let bytes = digits.parse().ok().and_then(|number: usize| number.checked_mul(unit));
-    let bytes = bytes.filter(|bytes| (1..=SIZE_MAX_BYTES).contains(bytes));
-    bytes.ok_or_else(|| format!("`{text}` is no size from 1 to {SIZE_MAX_BYTES} bytes"))
+    let bytes = bytes.filter(|bytes| (1..=most).contains(bytes));
+    bytes.ok_or_else(|| format!("`{text}` is no size from 1 to {most} bytes"))
 }
 
 /// `weft bench TEST WORDS`.

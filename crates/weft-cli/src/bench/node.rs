@@ -75,7 +75,16 @@ pub(crate) struct Meeting<'a> {
     parent: Parent<'a>,
 }
 
-impl Meeting<'_> {
+impl<'a> Meeting<'a> {
+    pub(crate) fn new(parent: Parent<'a>) -> Meeting<'a> {
+        Meeting { parent }
+    }
+
+    /// Tells the parent alone.
+    pub(crate) fn tell(&mut self, line: &str) -> Result<(), String> {
+        self.parent.tell(line)
+    }
+
     /// Tells the other role `mine` and returns what it tells. To be called once by each.
     pub(crate) fn exchange(&mut self, mine: &str) -> Result<String, String> {
         self.parent.tell(&format!("hello {mine}"))?;
@@ -97,7 +106,7 @@ pub(crate) fn run(words: &[&str], out: &mut dyn Write) -> Result<(), Failure> {
     let role = Role::from_name(role).ok_or_else(wrong)?;
     let local = local.parse().map_err(|_| wrong())?;
     let task = Task { job: Job::from_words(job).ok_or_else(wrong)?, local };
-    let mut meeting = Meeting { parent: Parent::new(out, GRACE) };
+    let mut meeting = Meeting::new(Parent::new(out, GRACE));
     let body = match (kind, role) {
         (Kind::Weft, Role::Server) => weft::server,
         (Kind::Weft, Role::Client) => weft::client,

@@ -37,7 +37,7 @@ struct Side {
 type Outcome<T> = Result<T, String>;
 
 /// A NIC whose messages take this road. It is all that a user has to write to choose one.
-fn domain(fabric: &Fabric, local: IpAddr, link: LinkKind) -> Outcome<Domain> {
+pub(super) fn domain(fabric: &Fabric, local: IpAddr, link: LinkKind) -> Outcome<Domain> {
     let road = match link {
         LinkKind::Udp => Road::Packets,
         LinkKind::Shm => Road::Automatic,
