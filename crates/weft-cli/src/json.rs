@@ -28,6 +28,10 @@ impl Object {
         }
     }
 
+    pub(crate) fn flag(&mut self, key: &str, value: bool) {
+        let _ = write!(self.key(key), "{value}");
+    }
+
     pub(crate) fn string(&mut self, key: &str, value: &str) {
         quote(self.key(key), value);
     }
@@ -118,11 +122,12 @@ mod tests {
         object.object("empty", Object::default());
         object.seconds("time", 1_000_000_001);
         object.maybe_string("nobody", None);
+        object.flag("right", true);
         object.decimal("half", Some(0.5));
         object.decimals("some", [1.25, f64::NAN].into_iter());
         assert_eq!(
             object.finish(),
-            r#"{"frame":1,"error":"a \"b\"\\\n\u0001","list":["x","y"],"fields":{"none":null},"empty":{},"time":1.000000001,"nobody":null,"half":0.5000,"some":[1.2500,null]}"#
+            r#"{"frame":1,"error":"a \"b\"\\\n\u0001","list":["x","y"],"fields":{"none":null},"empty":{},"time":1.000000001,"nobody":null,"right":true,"half":0.5000,"some":[1.2500,null]}"#
         );
     }
 }

@@ -6,6 +6,7 @@ mod decode;
 mod demo;
 mod dissect;
 mod encode;
+mod info;
 mod input;
 mod json;
 mod process;
@@ -46,6 +47,8 @@ weft: an RDMA NIC in software
                                   cost of matching a message, by how many receives or messages wait
   weft bench lat|bw|rate [options]
                                   Weft beside other libraries and bare sockets, in turns; weft bench --help says more
+  weft bench device [options]     messages from and to memory of devices, beside plain copies
+  weft info [--json]              the kinds of memory that are here or why they are absent, how copies are made, limits
 %SIM%  weft help, weft --version
 
 Exit status: 0 well (bad packets are marked in the output), 1 a file cannot be read or used, 2 the command line is wrong.
@@ -158,6 +161,11 @@ fn run(arguments: &[String], out: &mut dyn Write) -> Result<(), Failure> {
             Ok(())
         }
         ["protocol", ..] => Err(Failure::Usage("protocol list, show NAME or check FILE".to_string())),
+        ["info", rest @ ..] => {
+            let options = Options::parse(rest, &["--json"])?;
+            options.nothing_else()?;
+            info::info(options.json, out)
+        }
         ["sim", rest @ ..] => sim::sim(rest, out),
         ["bench", rest @ ..] => bench::run(rest, out),
         ["demo", rest @ ..] => {

@@ -230,7 +230,9 @@ fn wrong_words_get_usage() {
         (&["decode", "a", "--protocols"], "--protocols takes a value"),
         (&["protocol"], "protocol list, show NAME or check FILE"),
         (&["encode", "roce-v2"], "names of a protocol and an opcode"),
-        (&["bench"], "bench decode, match, lat, bw or rate"),
+        (&["info", "twice"], "what is `twice`?"),
+        (&["info", "--fast"], "unknown option `--fast`"),
+        (&["bench"], "bench decode, match, lat, bw, rate or device"),
         (&["bench", "lat", "--sizes", "x"], "`x` is no size"),
         (&["bench", "bw", "--op", "swim"], "--op takes send, tagged, write, read or atomic"),
         (&["bench-node", "weft"], "is for `weft bench` alone"),
@@ -380,6 +382,27 @@ fn bench_row(shown: &str, bytes: &str) -> Vec<String> {
 }
 
 #[test]
+fn info_says_what_is_there_and_why_the_rest_is_not() {
+    let plain = weft(&["info"]);
+    let shown = text(&plain.stdout);
+    assert!(plain.status.success(), "{}", text(&plain.stderr));
+    for section in ["memory", "copies between processes", "network", "limits"] {
+        assert!(shown.lines().any(|line| line == section), "{shown}");
+    }
+    // Each kind has a line that says present, or absent and why.
+    for kind in ["system", "emulated", "cuda", "rocm", "level-zero"] {
+        let line = shown.lines().find_map(|line| line.trim_start().strip_prefix(kind)).unwrap().trim_start();
+        let why = line.strip_prefix("absent: ").map(str::len);
+        assert!(line.starts_with("present") || why.is_some_and(|length| length > 5), "{shown}");
+    }
+    let json = text(&weft(&["info", "--json"]).stdout);
+    assert_eq!(json.lines().count(), 1);
+    for part in [r#""memory":{"system":{"present":true"#, r#""cuda":{"present":"#, r#""copies":["#, r#""limits":{"#] {
+        assert!(json.contains(part), "{json}");
+    }
+}
+
+#[test]
 fn the_benchmark_has_a_figure_from_every_peer() {
     let _alone = SPINNING.lock();
     let output = weft(&["bench", "lat", "--sizes", "8", "--rounds", "1", "--quick", "--peers-only"]);
@@ -409,6 +432,41 @@ fn a_peer_that_is_not_installed_is_told_of() {
     assert!(lines[1].contains("\"median\":null"), "but a megabyte is no datagram: {shown}");
     for install in ["apt-get install libfabric-bin", "apt-get install ucx-utils", "up to 65507 bytes"] {
         assert!(lines[2].contains(install), "{shown}");
+    }
+}
+
+#[test]
+fn the_benchmark_of_shared_memory_has_peers_and_limits() {
+    let _alone = SPINNING.lock();
+    let bench = |test: &str, operation: &str, sizes: &str, path: Option<&str>| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
+        command.args(["bench", test, "--link", "shm", "--op", operation, "--sizes", sizes, "--rounds", "1"]);
+        command.args(["--quick", "--peers-only"]);
+        command.envs(path.map(|path| ("PATH", path)));
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let figures = |row: &[String]| row[1..].iter().all(|cell| cell.parse::<f64>().is_ok_and(|figure| figure > 0.0));
+
+    let shown = bench("lat", "tagged", "8", None);
+    let heads: Vec<Vec<&str>> = shown.lines().skip(1).take(2).map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(heads[1], ["shm", "posix,cma", "posix", "sysv", "memcpy", "line"], "{shown}");
+    assert!(figures(&bench_row(&shown, "8")), "{shown}");
+    assert!(shown.contains("note: cache line before and after runs: "), "{shown}");
+
+    // Without any peer the limits are still there, and it is said what is absent and that nobody could be pinned.
+    for (test, operation, limits) in
+        [("lat", "send", &["memcpy", "line"][..]), ("bw", "write", &["memcpy"]), ("rate", "read", &["lines"])]
+    {
+        let shown = bench(test, operation, "64", Some("/nonexistent"));
+        let heads: Vec<&str> = shown.lines().nth(2).unwrap().split_whitespace().collect();
+        assert_eq!(heads, limits, "{shown}");
+        let row = bench_row(&shown, "64");
+        assert!(row.len() == limits.len() + 1 && figures(&row), "{shown}");
+        for install in ["libfabric-bin", "ucx-utils", "util-linux"] {
+            assert!(shown.contains(&format!("apt-get install {install}")), "{shown}");
+        }
     }
 }
 

@@ -10,6 +10,7 @@
 
 mod atomic;
 pub mod attach;
+pub mod bare;
 pub mod borrowed;
 mod buffer;
 pub mod cache;

@@ -86,21 +86,27 @@ impl Operation {
     }
 }
 
-/// What carries Weft's packets.
+/// The road that messages take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LinkKind {
+    /// Packets.
     Udp,
+    /// Shared memory of two processes.
+    Shm,
 }
 
 impl LinkKind {
+    const ALL: [LinkKind; 2] = [LinkKind::Udp, LinkKind::Shm];
+
     pub(crate) fn name(self) -> &'static str {
         match self {
             LinkKind::Udp => "udp",
+            LinkKind::Shm => "shm",
         }
     }
 
     pub(crate) fn from_name(name: &str) -> Option<LinkKind> {
-        (name == LinkKind::Udp.name()).then_some(LinkKind::Udp)
+        LinkKind::ALL.into_iter().find(|link| link.name() == name)
     }
 }
 
@@ -225,10 +231,9 @@ mod tests {
 
     #[test]
     fn jobs_and_measurements_survive_being_words() {
-        for test in Test::ALL {
+        for (test, link) in Test::ALL.into_iter().zip([LinkKind::Udp, LinkKind::Shm, LinkKind::Udp]) {
             for operation in Operation::ALL {
-                let job =
-                    Job { test, operation, link: LinkKind::Udp, bytes: 8, iterations: 70_000, warm_up: 7, span_us: 9 };
+                let job = Job { test, operation, link, bytes: 8, iterations: 70_000, warm_up: 7, span_us: 9 };
                 let words = job.words();
                 let words: Vec<&str> = words.iter().map(String::as_str).collect();
                 assert_eq!(Job::from_words(&words), Some(job));

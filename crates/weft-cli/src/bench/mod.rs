@@ -4,9 +4,11 @@
 //! how two processes are kept in hand, and [`node`] for where Weft itself and the bare limits do their work.
 
 mod decode;
+mod device;
 mod job;
 mod limit;
 mod matching;
+mod memory;
 mod net;
 mod node;
 mod peer;
@@ -29,18 +31,32 @@ weft bench: what things cost, beside their rivals and their limits
   weft bench bw [options]         bandwidth in MB/s (10^6 bytes), many messages under way
   weft bench rate [options]       messages in millions a second, many under way
       --op OP                     send (default), tagged, write, read or atomic
-      --link LINK                 udp (default)
+      --link LINK                 udp (default), or shm: shared memory
       --sizes N,N,...             message lengths in bytes, also 64k or 1m (default: those of the goals)
       --rounds N                  rounds, of which the median is shown (default 5)
       --quick                     short rounds: shows that all works, measures little
       --peers-only                without Weft
       --netns                     between two network namespaces joined by a veth pair of MTU 1500 (as root)
       --json                      one JSON object a line, with every round
+  weft bench device [options]     messages from and to memory of devices, beside plain copies by the device
+      --kind KIND                 cuda, rocm, level-zero or emulated (default: the first that is here)
+      --op OP                     send, write or read (default: each)
+      --memory PAIR               device-device, device-host or host-device: the client's and the server's (default: each)
+      --link LINK                 shm or udp (default: each)
+      --sizes N,N,...             message lengths in bytes (default: powers of two from 8 to 1 GiB, over udp to 64 MiB,
+                                  of emulated devices to 4 MiB)
+      --rounds N, --quick, --json as above
 
-Two processes, on the loopback or in two namespaces. A round is one run of each contender, so that whatever else the
-machine does hits all alike: Weft, then the peers that are installed (fi_pingpong and, where they are on the PATH,
-fabtests' streaming tests over libfabric's tcp and udp;ofi_rxd; ucx_perftest over tcp), then the limit: bare UDP
-sockets. Ratios are what to look at; times mean little from one machine to the next.
+Two processes, on the loopback, in two namespaces, or over shared memory. A round is one run of each contender, so that
+whatever else the machine does hits all alike: Weft, then the peers that are installed, then the limits. Ratios are what
+to look at; times mean little from one machine to the next.
+
+  --link udp: fi_pingpong and, where they are on the PATH, fabtests' streaming tests over libfabric's tcp and
+  udp;ofi_rxd; ucx_perftest over tcp. The limit: bare UDP sockets.
+  --link shm: the same programs over libfabric's shm and over UCX's posix with cma, posix and sysv. The limits: a cache
+  line that goes to and fro (lat), a stream of cache lines (rate), memcpy of that size (lat, bw). All processes are
+  pinned to the same two processors. Virtual processors move, so the cache line is taken before and after each run, and
+  weft / bare line is by the lines around Weft's own runs.
 
 To have the peers on Debian: apt-get install libfabric-bin ucx-utils iproute2. fabtests is in no Debian release: build
 it from libfabric's sources and put it on the PATH.
@@ -84,8 +100,11 @@ pub(crate) fn run(words: &[&str], out: &mut dyn Write) -> Result<(), Failure> {
             let report = decode::decode(&options).map_err(Failure::Told)?;
             Ok(report.write(&options, out)?)
         }
+        ["device", rest @ ..] => device::run(rest, out),
         [test, rest @ ..] if job::Test::from_name(test).is_some() => net::run(test, rest, out),
-        _ => Err(Failure::Usage("bench decode, match, lat, bw or rate; `weft bench --help` says more".to_string())),
+        _ => Err(Failure::Usage(
+            "bench decode, match, lat, bw, rate or device; `weft bench --help` says more".to_string(),
+        )),
     }
 }
 
@@ -93,6 +112,7 @@ pub(crate) fn run(words: &[&str], out: &mut dyn Write) -> Result<(), Failure> {
 pub(crate) fn child(words: &[&str], out: &mut dyn Write) -> Option<Result<(), Failure>> {
     match words {
         [node::COMMAND, rest @ ..] => Some(node::run(rest, out)),
+        [device::COMMAND, rest @ ..] => Some(device::child(rest, out)),
         [place::JANITOR, names @ ..] => Some(place::clean_up_when_left(names)),
         _ => None,
     }

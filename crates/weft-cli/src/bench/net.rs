@@ -2,13 +2,16 @@
 //!
 //! For each size, each contender is run until its number of iterations for a round is known, which also warms it up.
 //! Then come the rounds: Weft, the peers, the limit, Weft, and so on, so that a neighbour on the machine or a change of
-//! clock hits all of them. The figures are medians of rounds. No process is pinned.
+//! clock hits all of them. The figures are medians of rounds. Over shared memory everybody's two processes are pinned to
+//! the same two processors, and a cache line is passed between those before and after each run; over a network no
+//! process is pinned.
 
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
 use super::job::{Job, LinkKind, Measurement, Operation, Test};
 use super::limit::BareUdp;
+use super::memory::{self, Watch};
 use super::node::{self, Kind};
 use super::peer;
 use super::place::Place;
@@ -26,6 +29,7 @@ const ROUND_QUICK_US: f64 = 30_000.0;
 const SIZE_MAX_BYTES: usize = 64 << 20;
 /// What the goals name.
 const SIZES_DEFAULT: [usize; 5] = [8, 64, 4096, 65_536, 1_048_576];
+const SIZES_SHM_DEFAULT: [usize; 6] = [8, 64, 4096, 65_536, 1_048_576, 4_194_304];
 const SIZES_RATE_DEFAULT: [usize; 2] = [8, 64];
 const ATOMIC_BYTES: usize = 8;
 /// The first run of a contender moves about so much, in so many messages at least and at most.
@@ -49,7 +53,7 @@ pub(crate) enum ColumnKind {
 }
 
 /// The head of a column.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Column {
     pub(crate) kind: ColumnKind,
     pub(crate) program: &'static str,
@@ -128,9 +132,10 @@ impl Options {
                     let operation = Operation::from_name(value()?);
                     options.operation = operation.ok_or("--op takes send, tagged, write, read or atomic")?;
                 }
-                "--link" => options.link = LinkKind::from_name(value()?).ok_or("--link takes udp")?,
+                "--link" => options.link = LinkKind::from_name(value()?).ok_or("--link takes udp or shm")?,
                 "--sizes" => {
-                    options.sizes = value()?.split(',').map(size).collect::<Result<_, _>>()?;
+                    options.sizes =
+                        value()?.split(',').map(|text| size(text, SIZE_MAX_BYTES)).collect::<Result<_, _>>()?;
                 }
                 other => return Err(format!("unknown option `{other}`; `weft bench --help` has them all")),
             }
@@ -141,9 +146,15 @@ impl Options {
             }
             options.sizes = vec![ATOMIC_BYTES];
         }
+        if options.netns && options.link == LinkKind::Shm {
+            return Err("--netns is for --link udp: network namespaces share no memory here".to_string());
+        }
         if options.sizes.is_empty() {
-            let rate = test == Test::Rate;
-            options.sizes = if rate { SIZES_RATE_DEFAULT.to_vec() } else { SIZES_DEFAULT.to_vec() };
+            options.sizes = match (test, options.link) {
+                (Test::Rate, _) => SIZES_RATE_DEFAULT.to_vec(),
+                (_, LinkKind::Udp) => SIZES_DEFAULT.to_vec(),
+                (_, LinkKind::Shm) => SIZES_SHM_DEFAULT.to_vec(),
+            };
         }
         Ok(options)
     }
@@ -167,21 +178,25 @@ impl Options {
 }
 
 /// `8`, `64k` or `1m`.
-fn size(text: &str) -> Result<usize, String> {
+pub(crate) fn size(text: &str, most: usize) -> Result<usize, String> {
     let (digits, unit) = match text.strip_suffix(['k', 'K']) {
         Some(digits) => (digits, 1 << 10),
         None => text.strip_suffix(['m', 'M']).map_or((text, 1), |digits| (digits, 1 << 20)),
     };
     let bytes = digits.parse().ok().and_then(|number: usize| number.checked_mul(unit));
-    let bytes = bytes.filter(|bytes| (1..=SIZE_MAX_BYTES).contains(bytes));
-    bytes.ok_or_else(|| format!("`{text}` is no size from 1 to {SIZE_MAX_BYTES} bytes"))
+    let bytes = bytes.filter(|bytes| (1..=most).contains(bytes));
+    bytes.ok_or_else(|| format!("`{text}` is no size from 1 to {most} bytes"))
 }
 
 /// `weft bench TEST WORDS`.
 pub(crate) fn run(test: &str, words: &[&str], out: &mut dyn Write) -> Result<(), Failure> {
     let options = Options::parse(test, words).map_err(Failure::Usage)?;
-    let place = if options.netns { Place::namespaces()? } else { Place::loopback() };
-    let report = measure(&options, &place)?;
+    let (place, note) = match options.link {
+        LinkKind::Udp if options.netns => (Place::namespaces()?, None),
+        LinkKind::Udp => (Place::loopback(), None),
+        LinkKind::Shm => Place::processors(),
+    };
+    let report = measure(&options, &place, note)?;
     // The namespaces are not needed any more, even if the reader of the report takes its time.
     drop(place);
     if options.json {
@@ -192,30 +207,69 @@ pub(crate) fn run(test: &str, words: &[&str], out: &mut dyn Write) -> Result<(),
     Ok(())
 }
 
-fn measure(options: &Options, place: &Place) -> Result<Report, Failure> {
+fn measure(options: &Options, place: &Place, note: Option<String>) -> Result<Report, Failure> {
     let mut contenders: Vec<Box<dyn Contender>> = Vec::new();
     if !options.peers_only {
         contenders.push(Box::new(Weft { operation: options.operation, link: options.link }));
     }
-    let (peers, mut notes) = peer::installed(options.test, options.operation);
+    let (peers, mut notes) = peer::installed(options.test, options.operation, options.link);
+    notes.extend(note);
     contenders.extend(peers);
-    contenders.push(Box::new(BareUdp { test: options.test }));
-    let mut rows = Vec::new();
-    let mut neighbours = Neighbours::default();
-    for &bytes in &options.sizes {
-        rows.push(row(options, place, &contenders, bytes, &mut neighbours, &mut notes)?);
+    let mut watch = None;
+    match options.link {
+        LinkKind::Udp => contenders.push(Box::new(BareUdp { test: options.test })),
+        LinkKind::Shm => {
+            contenders.extend(memory::limits(options.test));
+            watch = Some(Watch::default());
+        }
     }
-    notes.extend(neighbours.warning());
+    let mut rows = Vec::new();
+    let mut machine = Machine { neighbours: Neighbours::default(), watch };
+    for &bytes in &options.sizes {
+        rows.push(row(options, place, &contenders, bytes, &mut machine, &mut notes)?);
+    }
+    notes.extend(machine.watch.as_ref().and_then(Watch::note));
+    notes.extend(machine.neighbours.warning());
+    let mut columns: Vec<Column> = contenders.iter().map(|contender| contender.column()).collect();
+    columns.extend(line_column(options));
     Ok(Report {
         test: options.test,
         operation: options.operation,
         link: options.link,
         place: place.title(),
         rounds: options.rounds,
-        columns: contenders.iter().map(|contender| contender.column()).collect(),
+        columns,
         rows,
         notes,
     })
+}
+
+/// Latencies are compared with the line itself; for the other tests it only tells how the machine does.
+fn line_column(options: &Options) -> Option<Column> {
+    (options.link == LinkKind::Shm && options.test == Test::Latency).then_some(memory::LINE)
+}
+
+/// What is looked at between runs.
+struct Machine {
+    neighbours: Neighbours,
+    /// Over shared memory.
+    watch: Option<Watch>,
+}
+
+impl Machine {
+    /// A run, with the cache line before and after it.
+    fn watched<T>(
+        &mut self,
+        place: &Place,
+        run: impl FnOnce() -> Result<T, Failure>,
+    ) -> Result<(T, Option<[f64; 2]>), Failure> {
+        let told = |fault: Fault| Failure::Told(fault.to_string());
+        let Some(watch) = &mut self.watch else { return Ok((run()?, None)) };
+        let before_us = watch.before(place).map_err(told)?;
+        let found = run()?;
+        let lines = watch.after(before_us, place).map_err(told)?;
+        Ok((found, Some(lines)))
+    }
 }
 
 fn row(
@@ -223,10 +277,13 @@ fn row(
     place: &Place,
     contenders: &[Box<dyn Contender>],
     bytes: usize,
-    neighbours: &mut Neighbours,
+    machine: &mut Machine,
     notes: &mut Vec<String>,
 ) -> Result<Row, Failure> {
     let mut entries = Vec::new();
+    if let Some(watch) = &mut machine.watch {
+        watch.forget();
+    }
     for contender in contenders {
         let mut entry = Entry { contender: contender.as_ref(), iterations: 0, most: 0, cell: Cell::default() };
         tell_progress(options, bytes, "warm-up", &entry);
@@ -239,15 +296,21 @@ fn row(
     for round in 1..=options.rounds {
         for entry in entries.iter_mut().filter(|entry| !entry.cell.given_up) {
             tell_progress(options, bytes, &format!("round {round} of {}", options.rounds), entry);
-            neighbours.look();
+            machine.neighbours.look();
             let job = options.job(bytes, entry.iterations);
-            if let Some(found) = entry.run(&job, place, notes)? {
+            let (found, lines) = machine.watched(place, || entry.run(&job, place, notes))?;
+            if let Some(found) = found {
                 entry.cell.measurements.push(found);
+                entry.cell.lines_us.extend(lines);
                 entry.plan(&found, options.round_us());
             }
         }
     }
-    Ok(Row { bytes, cells: entries.into_iter().map(|entry| entry.cell).collect() })
+    let mut cells: Vec<Cell> = entries.into_iter().map(|entry| entry.cell).collect();
+    if line_column(options).is_some() {
+        cells.push(Cell::of_lines(&cells));
+    }
+    Ok(Row { bytes, cells })
 }
 
 /// A contender at one size.
@@ -378,6 +441,7 @@ mod tests {
         assert!(options.json && options.netns && !options.quick && !options.peers_only);
         assert_eq!(Options::parse("lat", &[]).unwrap().sizes, SIZES_DEFAULT);
         assert_eq!(Options::parse("rate", &[]).unwrap().sizes, SIZES_RATE_DEFAULT);
+        assert_eq!(Options::parse("bw", &["--link", "shm"]).unwrap().sizes, SIZES_SHM_DEFAULT);
         assert_eq!(Options::parse("lat", &["--op", "atomic"]).unwrap().sizes, [8]);
         for (wrong, told) in [
             (&["--sizes", "8,,9"][..], "`` is no size"),
@@ -387,7 +451,8 @@ mod tests {
             (&["--rounds", "0"], "from 1 to 1000"),
             (&["--op", "swim"], "--op takes"),
             (&["--op", "atomic", "--sizes", "64"], "atomics are of 8 bytes"),
-            (&["--link", "tcp"], "--link takes udp"),
+            (&["--link", "tcp"], "--link takes udp or shm"),
+            (&["--link", "shm", "--netns"], "--netns is for --link udp"),
             (&["--fast"], "unknown option `--fast`"),
         ] {
             let error = Options::parse("lat", wrong).unwrap_err();

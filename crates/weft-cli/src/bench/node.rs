@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use super::job::{Job, Measurement};
 use super::limit;
+use super::memory;
 use super::place::Place;
 use super::weft;
 use crate::Failure;
@@ -38,16 +39,25 @@ pub(crate) enum Kind {
     BarePingPong,
     /// Datagrams one way, with segmentation offload.
     BareStream,
+    /// A cache line back and forth.
+    Line,
+    /// Cache lines one way.
+    LineStream,
+    /// Copies.
+    Copy,
 }
 
 impl Kind {
-    const ALL: [Kind; 3] = [Kind::Weft, Kind::BarePingPong, Kind::BareStream];
+    const ALL: [Kind; 6] = [Kind::Weft, Kind::BarePingPong, Kind::BareStream, Kind::Line, Kind::LineStream, Kind::Copy];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Kind::Weft => "weft",
             Kind::BarePingPong => "bare-ping-pong",
             Kind::BareStream => "bare-stream",
+            Kind::Line => "line",
+            Kind::LineStream => "line-stream",
+            Kind::Copy => "copy",
         }
     }
 }
@@ -65,7 +75,16 @@ pub(crate) struct Meeting<'a> {
     parent: Parent<'a>,
 }
 
-impl Meeting<'_> {
+impl<'a> Meeting<'a> {
+    pub(crate) fn new(parent: Parent<'a>) -> Meeting<'a> {
+        Meeting { parent }
+    }
+
+    /// Tells the parent alone.
+    pub(crate) fn tell(&mut self, line: &str) -> Result<(), String> {
+        self.parent.tell(line)
+    }
+
     /// Tells the other role `mine` and returns what it tells. To be called once by each.
     pub(crate) fn exchange(&mut self, mine: &str) -> Result<String, String> {
         self.parent.tell(&format!("hello {mine}"))?;
@@ -87,7 +106,7 @@ pub(crate) fn run(words: &[&str], out: &mut dyn Write) -> Result<(), Failure> {
     let role = Role::from_name(role).ok_or_else(wrong)?;
     let local = local.parse().map_err(|_| wrong())?;
     let task = Task { job: Job::from_words(job).ok_or_else(wrong)?, local };
-    let mut meeting = Meeting { parent: Parent::new(out, GRACE) };
+    let mut meeting = Meeting::new(Parent::new(out, GRACE));
     let body = match (kind, role) {
         (Kind::Weft, Role::Server) => weft::server,
         (Kind::Weft, Role::Client) => weft::client,
@@ -95,6 +114,12 @@ pub(crate) fn run(words: &[&str], out: &mut dyn Write) -> Result<(), Failure> {
         (Kind::BarePingPong, Role::Client) => limit::ping_pong_client,
         (Kind::BareStream, Role::Server) => limit::stream_server,
         (Kind::BareStream, Role::Client) => limit::stream_client,
+        (Kind::Line, Role::Server) => memory::line_server,
+        (Kind::Line, Role::Client) => memory::line_client,
+        (Kind::LineStream, Role::Server) => memory::stream_server,
+        (Kind::LineStream, Role::Client) => memory::stream_client,
+        (Kind::Copy, Role::Server) => memory::copy_server,
+        (Kind::Copy, Role::Client) => memory::copy_client,
     };
     let found = body(&task, &mut meeting).map_err(Failure::Told)?;
     if let Some(measurement) = found {

@@ -3,18 +3,18 @@
 //! | program | what it is asked | what its figure means |
 //! |---|---|---|
 //! | `fi_pingpong` | `-e msg` or `rdm`, `-m msg` or `tagged` | `usec/xfer`: time / (2 × iterations), so half a round trip, the mean, without warm-up. Its `MB/sec` (10^6) is only size / that: never more than one message is under way |
-//! | fabtests | `fi_msg_bw`, `fi_rdm_tagged_bw`, `fi_rma_bw` | `usec/xfer`: time / iterations, with a window of 64 messages |
-//! | `ucx_perftest` | `ucp_am_*`, `tag_*`, `ucp_put_*`, `ucp_get`, `ucp_fadd` | `overall_lat`: µs, of `*_lat` tests half a round trip, of all others time / iterations. Its `MB/s` are 2^20 |
+//! | fabtests | `fi_msg_bw`, `fi_rdm_tagged_bw`, `fi_rma_bw` | `usec/xfer`: time / iterations, with a window of 64 messages; `MB/sec` is size / that |
+//! | `ucx_perftest` | `ucp_am_*`, `tag_*`, `ucp_put_*`, `ucp_get`, `ucp_fadd` | `overall_mr`: messages a second, of `*_lat` tests the inverse of half a round trip, of all others iterations / time. Its `overall_lat` is too coarse below a microsecond, its `MB/s` are 2^20 |
 //!
-//! All of them come down to microseconds a message, from which [`Measurement::of`] makes the figure of the test. So the
-//! rounding of the other columns does not matter, and neither do different ideas of a megabyte.
+//! All of them come down to microseconds a message, taken from the column that is rounded least, from which
+//! [`Measurement::of`] makes the figure of the test. So different ideas of a megabyte do not matter.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use super::job::{Job, Measurement, Operation, Test};
+use super::job::{Job, LinkKind, Measurement, Operation, Test};
 use super::net::{Column, ColumnKind, Contender, RUN_MAX};
 use super::place::Place;
 use crate::process::pair::{Event, Pair, Role};
@@ -38,6 +38,7 @@ struct Provider {
 const TCP: Provider = Provider { name: "tcp", endpoint: "msg" };
 const RXM: Provider = Provider { name: "tcp;ofi_rxm", endpoint: "rdm" };
 const RXD: Provider = Provider { name: "udp;ofi_rxd", endpoint: "rdm" };
+const SHM: Provider = Provider { name: "shm", endpoint: "rdm" };
 
 /// One program as it is run for one operation.
 struct Peer {
@@ -51,21 +52,29 @@ struct Peer {
 enum Family {
     PingPong(Provider),
     Fabtests(Provider),
-    Ucx,
+    /// With the transports that it may use.
+    Ucx(&'static str),
 }
 
+/// UCX's transports for two processes of a machine, by name. Which is best depends on the size and on the machine.
+const UCX_SHM: [(&str, &str); 3] = [("posix,cma", "posix,cma,self"), ("posix", "posix,self"), ("sysv", "sysv,self")];
+
 /// The peers that can do `operation` and are installed, and remarks on those and on the others.
-pub(crate) fn installed(test: Test, operation: Operation) -> (Vec<Box<dyn Contender>>, Vec<String>) {
+pub(crate) fn installed(test: Test, operation: Operation, link: LinkKind) -> (Vec<Box<dyn Contender>>, Vec<String>) {
     let mut notes = Vec::new();
-    let mut peers = libfabric(test, operation, &mut notes);
-    peers.extend(ucx(test, operation, &mut notes));
+    let mut peers = libfabric(test, operation, link, &mut notes);
+    peers.extend(ucx(test, operation, link, &mut notes));
     (peers.into_iter().map(|peer| Box::new(peer) as Box<dyn Contender>).collect(), notes)
 }
 
-fn libfabric(test: Test, operation: Operation, notes: &mut Vec<String>) -> Vec<Peer> {
+fn libfabric(test: Test, operation: Operation, link: LinkKind, notes: &mut Vec<String>) -> Vec<Peer> {
     let mut peers = Vec::new();
     let streams = test != Test::Latency;
-    for provider in [TCP, RXM, RXD] {
+    let providers: &[Provider] = match link {
+        LinkKind::Udp => &[TCP, RXM, RXD],
+        LinkKind::Shm => &[SHM],
+    };
+    for &provider in providers {
         let stream = if streams { stream_program(provider, operation) } else { None };
         if let Some((program, how)) = stream.filter(|(program, _)| on_path(program)) {
             peers.push(Peer { program, over: provider.name, how, family: Family::Fabtests(provider) });
@@ -118,10 +127,10 @@ fn stream_program(provider: Provider, operation: Operation) -> Option<(&'static 
     }
 }
 
-fn ucx(test: Test, operation: Operation, notes: &mut Vec<String>) -> Option<Peer> {
+fn ucx(test: Test, operation: Operation, link: LinkKind, notes: &mut Vec<String>) -> Vec<Peer> {
     if !on_path("ucx_perftest") {
         notes.push("ucx_perftest is not installed: apt-get install ucx-utils".to_string());
-        return None;
+        return Vec::new();
     }
     let how = match (operation, test) {
         (Operation::Send, Test::Latency) => "ucp_am_lat",
@@ -136,7 +145,12 @@ fn ucx(test: Test, operation: Operation, notes: &mut Vec<String>) -> Option<Peer
     if operation == Operation::Send {
         notes.push("send: UCX sends active messages".to_string());
     }
-    Some(Peer { program: "ucx_perftest", over: "tcp", how, family: Family::Ucx })
+    let transports: &[(&str, &str)] = match link {
+        LinkKind::Udp => &[("tcp", "tcp")],
+        LinkKind::Shm => &UCX_SHM,
+    };
+    let peer = |&(over, allowed)| Peer { program: "ucx_perftest", over, how, family: Family::Ucx(allowed) };
+    transports.iter().map(peer).collect()
 }
 
 impl Contender for Peer {
@@ -151,7 +165,7 @@ impl Contender for Peer {
     fn run(&self, job: &Job, place: &Place) -> Result<Measurement, Fault> {
         let job = match self.family {
             Family::Fabtests(_) => Job { iterations: job.iterations.max(FABTESTS_ITERATIONS_MIN), ..*job },
-            Family::PingPong(_) | Family::Ucx => *job,
+            Family::PingPong(_) | Family::Ucx(_) => *job,
         };
         // A port that is free now may not be in a moment; a second try tells bad luck from a server that cannot start.
         self.attempt(&job, place).or_else(|fault| match fault {
@@ -218,8 +232,8 @@ impl Peer {
                     command.args(["-s", &server]);
                 }
             }
-            Family::Ucx => {
-                command.env("UCX_TLS", "tcp").env("UCX_NET_DEVICES", place.device());
+            Family::Ucx(transports) => {
+                command.env("UCX_TLS", transports).env("UCX_NET_DEVICES", place.device());
                 command.args([
                     "-t",
                     self.how,
@@ -253,16 +267,23 @@ impl Peer {
     fn read(&self, job: &Job, shown: &[String]) -> Option<Measurement> {
         // Of both directions where both carry the message.
         let (message_us, messages) = match self.family {
-            Family::PingPong(_) => (column(shown, "usec/xfer", char::is_whitespace)?, 2),
-            Family::Fabtests(_) => (column(shown, "usec/xfer", char::is_whitespace)?, 1),
-            Family::Ucx => {
+            Family::PingPong(_) => (libfabric_us(job, shown)?, 2),
+            Family::Fabtests(_) => (libfabric_us(job, shown)?, 1),
+            Family::Ucx(_) => {
                 let directions = if job.test == Test::Latency && !job.operation.answers() { 2 } else { 1 };
-                (column(shown, "overall_lat", |letter| letter == ',')?, directions)
+                (1e6 / column(shown, "overall_mr", |letter| letter == ',')?, directions)
             }
         };
         let elapsed_us = message_us * (job.iterations * messages) as f64;
         Some(Measurement::of(job, elapsed_us, messages)).filter(|found| found.figure > 0.0 && found.figure.is_finite())
     }
+}
+
+/// Microseconds of a message. Both columns that tell have two decimals, so the larger number is the more exact one.
+fn libfabric_us(job: &Job, shown: &[String]) -> Option<f64> {
+    let message_us = column(shown, "usec/xfer", char::is_whitespace)?;
+    let bandwidth = column(shown, "MB/sec", char::is_whitespace)?;
+    Some(if bandwidth > message_us { job.bytes as f64 / bandwidth } else { message_us })
 }
 
 /// The number under the heading `name` of the table in `shown`.
@@ -311,7 +332,6 @@ fn has_port(process: u32, port: u16) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::job::LinkKind;
 
     fn lines(text: &str) -> Vec<String> {
         text.lines().map(str::to_string).collect()
@@ -337,7 +357,7 @@ mod tests {
         );
         let peer = Peer { program: "fi_pingpong", over: "tcp", how: "ping-pong", family: Family::PingPong(TCP) };
         let latency = peer.read(&job(Test::Latency), &shown).unwrap();
-        assert!((latency.figure - 25.36).abs() < 1e-9 && (latency.elapsed_us - 5072.0).abs() < 1e-6);
+        assert!((latency.figure - 25.36).abs() < 0.005 && (latency.elapsed_us - 5072.0).abs() < 1.0);
         let bandwidth = peer.read(&job(Test::Bandwidth), &shown).unwrap().figure;
         assert!((bandwidth - 2584.23).abs() < 1.0, "its own MB/sec, {bandwidth}");
         assert!(peer.read(&job(Test::Latency), &lines("fi_getinfo(): -61 (No data available)")).is_none());
@@ -352,7 +372,7 @@ mod tests {
         );
         let peer = Peer { program: "fi_msg_bw", over: "tcp", how: "stream", family: Family::Fabtests(TCP) };
         let found = peer.read(&job(Test::Bandwidth), &shown).unwrap();
-        assert!((found.figure - 1939.57).abs() < 1.0 && (found.elapsed_us - 3379.0).abs() < 1e-6);
+        assert!((found.figure - 1939.57).abs() < 1.0 && (found.elapsed_us - 3379.0).abs() < 0.5);
     }
 
     #[test]
@@ -360,9 +380,9 @@ mod tests {
         let shown = lines(
             "[1.0] parser.c:1 UCX WARN something of no matter\n\
              iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw,overall_bw,avg_mr,overall_mr\n\
-             100,4.814,4.994,5.000,1.53,1.53,200251,200251\n",
+             100,4.814,4.994,5.001,1.53,1.53,200251,200000\n",
         );
-        let peer = Peer { program: "ucx_perftest", over: "tcp", how: "ucp_am_lat", family: Family::Ucx };
+        let peer = Peer { program: "ucx_perftest", over: "tcp", how: "ucp_am_lat", family: Family::Ucx("tcp") };
         let latency = peer.read(&job(Test::Latency), &shown).unwrap();
         assert_eq!((latency.figure, latency.elapsed_us), (5.0, 1000.0));
         let rate = peer.read(&job(Test::Rate), &shown).unwrap();

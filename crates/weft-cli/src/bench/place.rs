@@ -1,4 +1,5 @@
-//! Where the two processes of a run live: on the loopback, or in two network namespaces of their own.
+//! Where the two processes of a run live: on the loopback, in two network namespaces of their own, or on a processor
+//! each.
 //!
 //! The namespaces are removed by a process of their own, started before they are made: it waits until its standard input
 //! is closed, which happens when this process ends, however it ends. As it is in a process group of its own, a Ctrl-C
@@ -20,27 +21,48 @@ pub(crate) const JANITOR: &str = "bench-janitor";
 const PREFIX: &str = "weft-bench-";
 const MTU_BYTES: &str = "1500";
 const DEVICE: &str = "veth0";
+/// More processors are not looked at.
+const PROCESSORS_MAX: usize = 4096;
 
 /// Where a run happens.
 pub(crate) struct Place {
     namespaces: Option<Namespaces>,
     /// What stands before a program that is to be killed with this process.
     killed_with_us: &'static [&'static str],
+    /// The processors of the server and of the client, where each has one of its own.
+    processors: Option<[String; 2]>,
 }
 
 impl Place {
     pub(crate) fn loopback() -> Place {
-        Place { namespaces: None, killed_with_us: killed_with_us() }
+        Place { namespaces: None, killed_with_us: killed_with_us(), processors: None }
+    }
+
+    /// On a processor each, as far as that can be; with a remark where it cannot.
+    pub(crate) fn processors() -> (Place, Option<String>) {
+        let place = Place::loopback();
+        if !on_path("taskset") {
+            let told = "taskset is not installed, so no process is pinned: apt-get install util-linux";
+            return (place, Some(told.to_string()));
+        }
+        match two_processors() {
+            Some(processors) => (Place { processors: Some(processors), ..place }, None),
+            None => (place, Some("there are not two processors: the two processes take turns".to_string())),
+        }
     }
 
     /// Makes two namespaces and joins them.
     pub(crate) fn namespaces() -> Result<Place, Failure> {
         let namespaces = Some(Namespaces::make()?);
-        Ok(Place { namespaces, killed_with_us: killed_with_us() })
+        Ok(Place { namespaces, ..Place::loopback() })
     }
 
-    pub(crate) fn title(&self) -> &'static str {
-        if self.namespaces.is_some() { "two network namespaces, MTU 1500" } else { "loopback" }
+    pub(crate) fn title(&self) -> String {
+        match (&self.namespaces, &self.processors) {
+            (Some(_), _) => "two network namespaces, MTU 1500".to_string(),
+            (None, Some([server, client])) => format!("processors {server} and {client}"),
+            (None, None) => "loopback".to_string(),
+        }
     }
 
     /// The address of a role.
@@ -64,6 +86,9 @@ impl Place {
         if let Some(namespaces) = &self.namespaces {
             words.extend(["ip", "netns", "exec", namespaces.name(role)]);
         }
+        if let Some([server, client]) = &self.processors {
+            words.extend(["taskset", "-c", if role == Role::Server { server } else { client }]);
+        }
         words.extend(self.killed_with_us);
         words.push(program);
         let mut words = words.into_iter();
@@ -71,6 +96,29 @@ impl Place {
         command.args(words);
         command
     }
+}
+
+/// Two processors that this process may use, on different cores where there are some.
+fn two_processors() -> Option<[String; 2]> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+    let allowed = numbers(allowed.trim());
+    let first = *allowed.first()?;
+    let siblings = format!("/sys/devices/system/cpu/cpu{first}/topology/thread_siblings_list");
+    // Where the kernel does not tell, none are known to share a core.
+    let siblings = numbers(std::fs::read_to_string(siblings).unwrap_or_default().trim());
+    let others = || allowed.iter().filter(|other| **other != first);
+    let second = others().find(|other| !siblings.contains(other)).or_else(|| others().next())?;
+    Some([first.to_string(), second.to_string()])
+}
+
+/// The numbers of a text such as `0-3,8`.
+fn numbers(list: &str) -> Vec<u32> {
+    let ranges = list.split(',').filter_map(|part| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(first.parse::<u32>().ok()?..=last.parse::<u32>().ok()?)
+    });
+    ranges.flatten().take(PROCESSORS_MAX).collect()
 }
 
 struct Namespaces {
@@ -170,11 +218,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn lists_of_processors_are_read() {
+        assert_eq!(numbers("0-2,8"), [0, 1, 2, 8]);
+        assert_eq!(numbers("3"), [3]);
+        assert_eq!(numbers(""), [] as [u32; 0]);
+        assert_eq!(numbers("0-4294967295").len(), PROCESSORS_MAX);
+    }
+
+    #[test]
     fn a_wrapped_program_stays_the_process_that_was_started() {
-        let place = Place::loopback();
-        let output = place.command(Role::Client, "sh").args(["-c", "echo $$"]).stdout(Stdio::piped()).spawn().unwrap();
-        let id = output.id();
-        let shown = output.wait_with_output().unwrap().stdout;
-        assert_eq!(String::from_utf8(shown).unwrap().trim(), id.to_string());
+        for place in [Place::loopback(), Place::processors().0] {
+            let mut command = place.command(Role::Client, "sh");
+            let output = command.args(["-c", "echo $$"]).stdout(Stdio::piped()).spawn().unwrap();
+            let id = output.id();
+            let shown = output.wait_with_output().unwrap().stdout;
+            assert_eq!(String::from_utf8(shown).unwrap().trim(), id.to_string());
+        }
     }
 }

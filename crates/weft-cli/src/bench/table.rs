@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use super::job::{LinkKind, Measurement, Operation, Test};
+use super::memory;
 use super::net::{Column, ColumnKind};
 use crate::json::Object;
 
@@ -15,7 +16,7 @@ pub(crate) struct Report {
     pub(crate) test: Test,
     pub(crate) operation: Operation,
     pub(crate) link: LinkKind,
-    pub(crate) place: &'static str,
+    pub(crate) place: String,
     pub(crate) rounds: usize,
     pub(crate) columns: Vec<Column>,
     pub(crate) rows: Vec<Row>,
@@ -32,6 +33,8 @@ pub(crate) struct Row {
 #[derive(Default)]
 pub(crate) struct Cell {
     pub(crate) measurements: Vec<Measurement>,
+    /// How long a cache line took before and after each of them, in µs; empty where that was not looked at.
+    pub(crate) lines_us: Vec<[f64; 2]>,
     /// It cannot do this, or failed in some round; a note says which.
     pub(crate) given_up: bool,
 }
@@ -43,22 +46,36 @@ impl Cell {
         sorted.sort_by(|one, other| one.figure.total_cmp(&other.figure));
         sorted.get(sorted.len() / 2).copied()
     }
+
+    /// The lines around the measurements of others, as measurements of one who did nothing else.
+    pub(crate) fn of_lines(cells: &[Cell]) -> Cell {
+        let lines = cells.iter().flat_map(|cell| cell.lines_us.iter().flatten());
+        let measurement =
+            |figure: &f64| Measurement { figure: *figure, iterations: 1, elapsed_us: *figure, spread: None };
+        Cell { measurements: lines.map(measurement).collect(), ..Cell::default() }
+    }
+
+    /// The median of what each measurement was in terms of the lines around it: processors may move between runs, and
+    /// then both change.
+    fn in_lines(&self) -> Option<f64> {
+        let around = |(found, lines): (&Measurement, &[f64; 2])| 2.0 * found.figure / lines.iter().sum::<f64>();
+        let mut ratios: Vec<f64> = self.measurements.iter().zip(&self.lines_us).map(around).collect();
+        ratios.sort_by(f64::total_cmp);
+        ratios.get(ratios.len() / 2).copied()
+    }
 }
 
 /// How the first named stands to the others.
 struct Ratios {
     best_peer: Option<(String, f64)>,
-    limit: Option<f64>,
     weft: Option<f64>,
+    /// Weft's to each limit's, in the order of the columns.
+    weft_to_limits: Vec<(Column, Option<f64>)>,
 }
 
 impl Ratios {
     fn weft_to_peer(&self) -> Option<f64> {
         Some(self.weft? / self.best_peer.as_ref()?.1)
-    }
-
-    fn weft_to_limit(&self) -> Option<f64> {
-        Some(self.weft? / self.limit?)
     }
 }
 
@@ -68,12 +85,23 @@ impl Report {
     }
 
     fn ratios(&self, row: &Row) -> Ratios {
-        let mut ratios = Ratios { best_peer: None, limit: None, weft: None };
+        let mut ratios = Ratios { best_peer: None, weft: None, weft_to_limits: Vec::new() };
+        let mut weft_in_lines = None;
         for (column, cell) in self.columns.iter().zip(&row.cells) {
-            let Some(figure) = cell.median().map(|median| median.figure) else { continue };
+            let figure = cell.median().map(|median| median.figure);
+            if column.kind == ColumnKind::Limit {
+                // Weft's column is the first.
+                let plain = ratios.weft.zip(figure).map(|(weft, limit)| weft / limit);
+                let ratio = if *column == memory::LINE { weft_in_lines } else { plain };
+                ratios.weft_to_limits.push((*column, ratio));
+            }
+            let Some(figure) = figure else { continue };
             match column.kind {
-                ColumnKind::Weft => ratios.weft = Some(figure),
-                ColumnKind::Limit => ratios.limit = Some(figure),
+                ColumnKind::Weft => {
+                    ratios.weft = Some(figure);
+                    weft_in_lines = cell.in_lines();
+                }
+                ColumnKind::Limit => {}
                 ColumnKind::Peer => {
                     let best = ratios.best_peer.as_ref().map_or(figure, |(_, best)| self.test.better(*best, figure));
                     if ratios.best_peer.is_none() || best == figure {
@@ -104,7 +132,8 @@ impl Report {
             }
             let ratios = self.ratios(row);
             if self.has_weft() {
-                for ratio in [ratios.weft_to_peer(), ratios.weft_to_limit()] {
+                let to_limits = ratios.weft_to_limits.iter().map(|(_, ratio)| *ratio);
+                for ratio in std::iter::once(ratios.weft_to_peer()).chain(to_limits) {
                     let ratio = ratio.map_or_else(|| "-".to_string(), |ratio| format!("{ratio:.2}"));
                     write!(out, "  {ratio:>RATIO_WIDTH$}")?;
                 }
@@ -117,15 +146,19 @@ impl Report {
 
     fn write_head(&self, out: &mut dyn Write) -> io::Result<()> {
         let words = |column: &Column| [column.program, column.over, column.how];
-        let heads = [["", "weft /", "weft /"], ["", "best", "bare"], ["bytes", "peer", "UDP"]];
-        for (line, [bytes, to_peer, to_limit]) in heads.into_iter().enumerate() {
+        let limits = || self.columns.iter().filter(|column| column.kind == ColumnKind::Limit);
+        for (line, [bytes, to_peer]) in [["", "weft /"], ["", "best"], ["bytes", "peer"]].into_iter().enumerate() {
             write!(out, "{bytes:>BYTES_WIDTH$}")?;
             for column in &self.columns {
                 let word = words(column).get(line).copied().unwrap_or_default();
                 write!(out, "  {word:>width$}", width = column.width())?;
             }
             if self.has_weft() {
-                write!(out, "  {to_peer:>RATIO_WIDTH$}  {to_limit:>RATIO_WIDTH$}")?;
+                write!(out, "  {to_peer:>RATIO_WIDTH$}")?;
+                for limit in limits() {
+                    let word = ["weft /", limit.program, limit.over].get(line).copied().unwrap_or_default();
+                    write!(out, "  {word:>RATIO_WIDTH$}")?;
+                }
             }
             writeln!(out)?;
         }
@@ -174,6 +207,8 @@ impl Report {
     fn show(&self, figure: Option<f64>) -> String {
         match (figure, self.test) {
             (None, _) => "-".to_string(),
+            // There are tens of nanoseconds to tell apart.
+            (Some(figure), Test::Latency) if self.link == LinkKind::Shm => format!("{figure:.4}"),
             (Some(figure), Test::Latency) => format!("{figure:.2}"),
             (Some(figure), Test::Bandwidth) => format!("{figure:.1}"),
             (Some(figure), Test::Rate) => format!("{figure:.4}"),
@@ -187,7 +222,7 @@ impl Report {
             object.string("test", self.test.name());
             object.string("op", self.operation.name());
             object.string("link", self.link.name());
-            object.string("place", self.place);
+            object.string("place", &self.place);
             object.string("unit", self.test.unit());
             object.number("bytes", row.bytes as u64);
             let mut contenders = Object::default();
@@ -198,7 +233,9 @@ impl Report {
             let ratios = self.ratios(row);
             object.maybe_string("best_peer", ratios.best_peer.as_ref().map(|(name, _)| name.as_str()));
             object.decimal("weft_to_best_peer", ratios.weft_to_peer());
-            object.decimal("weft_to_bare_udp", ratios.weft_to_limit());
+            for (limit, ratio) in &ratios.weft_to_limits {
+                object.decimal(&format!("weft_to_{}_{}", limit.program, limit.over.to_lowercase()), *ratio);
+            }
             writeln!(out, "{}", object.finish())?;
         }
         let mut notes = Object::default();
@@ -222,6 +259,10 @@ impl Cell {
         object.decimal("median", median.map(|median| median.figure));
         object.decimals("rounds", self.measurements.iter().map(|measurement| measurement.figure));
         object.maybe("iterations", median.map(|median| median.iterations));
+        if !self.lines_us.is_empty() {
+            object.decimals("line_before_us", self.lines_us.iter().map(|[before, _]| *before));
+            object.decimals("line_after_us", self.lines_us.iter().map(|[_, after]| *after));
+        }
         if let Some(spread) = median.and_then(|median| median.spread) {
             object.decimal("t_min", Some(spread.minimum));
             object.decimal("t_typical", Some(spread.typical));
@@ -246,7 +287,8 @@ mod tests {
 
     fn cell(figures: &[f64], spread: Option<Spread>) -> Cell {
         let measurement = |figure: &f64| Measurement { figure: *figure, iterations: 10, elapsed_us: 1.0, spread };
-        Cell { measurements: figures.iter().map(measurement).collect(), given_up: figures.is_empty() }
+        let measurements = figures.iter().map(measurement).collect();
+        Cell { measurements, lines_us: Vec::new(), given_up: figures.is_empty() }
     }
 
     fn report(test: Test) -> Report {
@@ -256,7 +298,7 @@ mod tests {
             test,
             operation: Operation::Send,
             link: LinkKind::Udp,
-            place: "loopback",
+            place: "loopback".to_string(),
             rounds: 3,
             columns: vec![
                 column(ColumnKind::Weft, "weft", "udp"),
@@ -288,12 +330,37 @@ mod tests {
         let latency = report(Test::Latency);
         let ratios = latency.ratios(&latency.rows[0]);
         assert_eq!(ratios.best_peer, Some(("one tcp x".to_string(), 10.0)));
-        assert_eq!((ratios.weft_to_peer(), ratios.weft_to_limit()), (Some(0.5), Some(1.25)));
+        let to_limit = |ratios: &Ratios| ratios.weft_to_limits[0].1;
+        assert_eq!((ratios.weft_to_peer(), to_limit(&ratios)), (Some(0.5), Some(1.25)));
         let rate = report(Test::Rate);
         let ratios = rate.ratios(&rate.rows[0]);
         assert_eq!(ratios.best_peer, Some(("two tcp x".to_string(), 20.0)));
         let ratios = latency.ratios(&latency.rows[1]);
-        assert_eq!((ratios.weft_to_peer(), ratios.weft_to_limit()), (Some(0.5), None));
+        assert_eq!((ratios.weft_to_peer(), to_limit(&ratios)), (Some(0.5), None));
+    }
+
+    #[test]
+    fn each_run_is_judged_by_the_lines_around_it() {
+        let mut report = report(Test::Latency);
+        report.link = LinkKind::Shm;
+        report.columns.push(memory::LINE);
+        let row = &mut report.rows[0];
+        // The processors were near each other in the first round, and far in the others.
+        row.cells[0].lines_us = vec![[4.0, 5.0], [1.0, 1.0], [2.0, 2.0]];
+        row.cells.push(Cell::of_lines(&row.cells));
+        let ratios = report.ratios(&report.rows[0]);
+        assert_eq!(ratios.weft_to_limits.len(), 2);
+        assert_eq!(ratios.weft_to_limits[1], (memory::LINE, Some(2.5)));
+        let mut text = Vec::new();
+        report.write(&mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        let row: Vec<&str> = text.lines().nth(4).unwrap().split_whitespace().collect();
+        assert_eq!(row, ["8", "5.0000", "10.0000", "20.0000", "4.0000", "2.0000", "0.50", "1.25", "2.50"]);
+        let mut text = Vec::new();
+        report.write_json(&mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains(r#""line_before_us":[4.0000,1.0000,2.0000],"line_after_us":[5.0000,1.0000,2.0000]"#));
+        assert!(text.contains(r#""weft_to_bare_udp":1.2500,"weft_to_bare_line":2.5000}"#), "{text}");
     }
 
     #[test]

@@ -5,6 +5,7 @@ pub(crate) mod pair;
 pub(crate) mod parent;
 
 use std::fmt;
+use std::process::Command;
 
 /// Why two processes did not do what they were started for.
 #[derive(Debug)]
@@ -26,6 +27,18 @@ impl fmt::Display for Fault {
             Fault::Ended { who, why } => write!(text, "{who}: {why}"),
             Fault::Slow { who, seconds } => write!(text, "{who} was not done after {seconds} s and was stopped"),
             Fault::Unread { who, shown } => write!(text, "{who} printed no figure that is understood: {shown}"),
+        }
+    }
+}
+
+/// `program` as it is started, killed by the kernel when this process is gone.
+pub(crate) fn command(program: &str) -> Command {
+    match killed_with_us() {
+        [] => Command::new(program),
+        [first, rest @ ..] => {
+            let mut command = Command::new(first);
+            command.args(rest).arg(program);
+            command
         }
     }
 }

@@ -1,0 +1,809 @@
+//! `weft bench device`: messages from and to the memory of devices, beside plain copies by the device itself.
+//!
+//! For each operation, road and pair of memories, two processes live through all sizes. At each size bytes are verified
+//! first: the target has other bytes and a guard behind them, one operation runs, and whoever has the memory compares.
+//! Then come the rounds, in each of which the client measures one operation at a time, many at once, and plain copies
+//! the same way, in turns. Last, the bytes are compared again. Client and server speak in short tagged messages of host
+//! memory; the messages that are measured have no tag.
+
+use std::io::{IsTerminal, Write};
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::{Duration, Instant};
+
+use weft::{Access, Completion, CompletionKind, CompletionQueue, Domain, Endpoint, Fabric, MemoryRegion, PeerId};
+use weft::{Options as Sending, Refused, RemoteAddress};
+use weft_mem::bare::PlainCopy;
+use weft_mem::device::{self, Kind, Place};
+
+use super::job::{LinkKind, Operation};
+use super::net::size;
+use super::node::Meeting;
+use crate::Failure;
+use crate::json::Object;
+use crate::process::Fault;
+use crate::process::pair::{Event, Pair, Role};
+use crate::process::parent::Parent;
+
+/// The hidden command that a child is.
+pub(crate) const COMMAND: &str = "bench-device-node";
+
+const ROUNDS_DEFAULT: usize = 5;
+const ROUNDS_MAX: usize = 100;
+const SPAN_US: u64 = 20_000;
+const SPAN_QUICK_US: u64 = 1000;
+const SIZE_MAX_BYTES: usize = 1 << 30;
+const SIZE_FIRST_BYTES: usize = 8;
+/// Unless sizes are asked for, packets carry up to this.
+const SIZE_UDP_MAX_BYTES: usize = 64 << 20;
+/// Unless sizes are asked for, emulated devices are tried with up to this.
+const SIZE_EMULATED_MAX_BYTES: usize = 4 << 20;
+/// All sizes of one pair of processes take at most this long.
+const PAIR_MAX: Duration = Duration::from_secs(600);
+/// How long a child may take to notice that its input is closed.
+const GRACE: Duration = Duration::from_secs(2);
+const COUNT_MAX: u64 = 100_000;
+/// Many at once are so many, or as many as have so many bytes.
+const WINDOW_MAX: u64 = 64;
+const WINDOW_BYTES: u64 = 64 << 20;
+const TAG: u64 = 1;
+const TEXT_MAX_BYTES: usize = 128;
+const GUARD_BYTES: usize = 64;
+const GUARD: u8 = 0xa5;
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// Whose memory is a device's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Memories {
+    client: bool,
+    server: bool,
+}
+
+impl Memories {
+    const ALL: [Memories; 3] = [
+        Memories { client: true, server: true },
+        Memories { client: true, server: false },
+        Memories { client: false, server: true },
+    ];
+
+    fn name(self) -> &'static str {
+        match (self.client, self.server) {
+            (true, true) => "device-device",
+            (true, false) => "device-host",
+            (false, true) => "host-device",
+            (false, false) => "host-host",
+        }
+    }
+
+    fn from_name(name: &str) -> Option<Memories> {
+        Memories::ALL.into_iter().find(|memories| memories.name() == name)
+    }
+}
+
+/// What one pair of processes does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Task {
+    operation: Operation,
+    link: LinkKind,
+    memories: Memories,
+    kind: Kind,
+    rounds: usize,
+    span_us: u64,
+    sizes: Vec<usize>,
+}
+
+impl Task {
+    fn title(&self) -> String {
+        let (from, to) = if self.operation == Operation::Read { ("to", "from") } else { ("from", "to") };
+        let of = |is_device| if is_device { self.kind.to_string() } else { "host".to_string() };
+        let (client, server) = (of(self.memories.client), of(self.memories.server));
+        format!("{} over {}, {from} {client} memory {to} {server} memory", self.operation.name(), self.link.name())
+    }
+
+    fn words(&self) -> Vec<String> {
+        let sizes: Vec<String> = self.sizes.iter().map(usize::to_string).collect();
+        vec![
+            self.operation.name().to_string(),
+            self.link.name().to_string(),
+            self.memories.name().to_string(),
+            self.kind.to_string(),
+            self.rounds.to_string(),
+            self.span_us.to_string(),
+            sizes.join(","),
+        ]
+    }
+
+    fn from_words(words: &[&str]) -> Option<Task> {
+        let [operation, link, memories, kind, rounds, span_us, sizes] = words else { return None };
+        Some(Task {
+            operation: Operation::from_name(operation)?,
+            link: LinkKind::from_name(link)?,
+            memories: Memories::from_name(memories)?,
+            kind: kind_from_name(kind)?,
+            rounds: rounds.parse().ok()?,
+            span_us: span_us.parse().ok()?,
+            sizes: sizes.split(',').map(|size| size.parse().ok()).collect::<Option<_>>()?,
+        })
+    }
+
+    fn place(&self, role: Role) -> Place {
+        let is_device = if role == Role::Client { self.memories.client } else { self.memories.server };
+        if !is_device {
+            return Place::HOST;
+        }
+        Place::new(self.kind, 0)
+    }
+}
+
+fn kind_from_name(name: &str) -> Option<Kind> {
+    Kind::ALL.into_iter().filter(|kind| *kind != Kind::System).find(|kind| kind.to_string() == name)
+}
+
+/// What the command line asks for.
+#[derive(Debug)]
+struct Options {
+    kind: Option<Kind>,
+    operations: Vec<Operation>,
+    links: Vec<LinkKind>,
+    memories: Vec<Memories>,
+    sizes: Vec<usize>,
+    rounds: usize,
+    quick: bool,
+    json: bool,
+}
+
+impl Options {
+    fn parse(words: &[&str]) -> Result<Options, String> {
+        let mut options = Options {
+            kind: None,
+            operations: vec![Operation::Send, Operation::Write, Operation::Read],
+            links: vec![LinkKind::Shm, LinkKind::Udp],
+            memories: Memories::ALL.to_vec(),
+            sizes: Vec::new(),
+            rounds: ROUNDS_DEFAULT,
+            quick: false,
+            json: false,
+        };
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            let mut value = || words.next().copied().ok_or_else(|| format!("{word} takes a value"));
+            match *word {
+                "--json" => options.json = true,
+                "--quick" => options.quick = true,
+                "--kind" => {
+                    let kind = kind_from_name(value()?);
+                    options.kind = Some(kind.ok_or("--kind takes emulated, cuda, rocm or level-zero")?);
+                }
+                "--op" => {
+                    let known = |operation: &Operation| {
+                        matches!(operation, Operation::Send | Operation::Write | Operation::Read)
+                    };
+                    let operation = Operation::from_name(value()?).filter(known);
+                    options.operations = vec![operation.ok_or("--op takes send, write or read")?];
+                }
+                "--link" => options.links = vec![LinkKind::from_name(value()?).ok_or("--link takes udp or shm")?],
+                "--memory" => {
+                    let memories = Memories::from_name(value()?);
+                    options.memories =
+                        vec![memories.ok_or("--memory takes device-device, device-host or host-device")?];
+                }
+                "--sizes" => {
+                    let read = |text| size(text, SIZE_MAX_BYTES);
+                    options.sizes = value()?.split(',').map(read).collect::<Result<_, _>>()?;
+                }
+                "--rounds" => {
+                    let rounds = value()?.parse().ok().filter(|rounds| (1..=ROUNDS_MAX).contains(rounds));
+                    options.rounds = rounds.ok_or_else(|| format!("--rounds takes a number from 1 to {ROUNDS_MAX}"))?;
+                }
+                other => return Err(format!("unknown option `{other}`; `weft bench --help` has them all")),
+            }
+        }
+        Ok(options)
+    }
+
+    fn task(&self, kind: Kind, operation: Operation, link: LinkKind, memories: Memories) -> Task {
+        let mut sizes = self.sizes.clone();
+        if sizes.is_empty() {
+            let most = if kind == Kind::Emulated { SIZE_EMULATED_MAX_BYTES } else { SIZE_MAX_BYTES };
+            let most = if link == LinkKind::Udp { most.min(SIZE_UDP_MAX_BYTES) } else { most };
+            sizes = std::iter::successors(Some(SIZE_FIRST_BYTES), |size| Some(size * 2))
+                .take_while(|size| *size <= most)
+                .collect();
+        }
+        let span_us = if self.quick { SPAN_QUICK_US } else { SPAN_US };
+        Task { operation, link, memories, kind, rounds: self.rounds, span_us, sizes }
+    }
+}
+
+/// What was found at one size. The first of two is Weft's, the second the plain copy's.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Row {
+    bytes: usize,
+    /// Microseconds, one at a time.
+    one_us: [f64; 2],
+    /// Million bytes a second, many at once.
+    many: [f64; 2],
+}
+
+impl Row {
+    fn words(&self) -> String {
+        let Row { bytes, one_us: [weft_us, plain_us], many: [weft, plain] } = self;
+        format!("row {bytes} {weft_us} {plain_us} {weft} {plain}")
+    }
+
+    fn from_words(line: &str) -> Option<Row> {
+        let mut words = line.strip_prefix("row ")?.split(' ');
+        let bytes = words.next()?.parse().ok()?;
+        let numbers: Vec<f64> = words.map(|word| word.parse().ok()).collect::<Option<_>>()?;
+        let [weft_us, plain_us, weft, plain] = numbers.try_into().ok()?;
+        Some(Row { bytes, one_us: [weft_us, plain_us], many: [weft, plain] })
+    }
+}
+
+/// `weft bench device WORDS`.
+pub(crate) fn run(words: &[&str], out: &mut dyn Write) -> Result<(), Failure> {
+    let options = Options::parse(words).map_err(Failure::Usage)?;
+    let kind = match options.kind {
+        Some(kind) => kind,
+        // A real one, if there is one.
+        None => [Kind::Cuda, Kind::Rocm, Kind::LevelZero]
+            .into_iter()
+            .find(|kind| device::operations(*kind).is_ok_and(|operations| operations.devices() > 0))
+            .unwrap_or(Kind::Emulated),
+    };
+    let operations = device::operations(kind).map_err(|absent| Failure::Told(format!("{kind}: {}", absent.0)))?;
+    if operations.devices() == 0 {
+        return Err(Failure::Told(format!("{kind}: there is no device")));
+    }
+    let described = operations.describe(0);
+    if !options.json {
+        writeln!(out, "device: {kind}, {described}; medians of {} rounds, all bytes verified", options.rounds)?;
+    }
+    let (mut tried, mut failed) = (0, 0);
+    for &link in &options.links {
+        for &operation in &options.operations {
+            for &memories in &options.memories {
+                let task = options.task(kind, operation, link, memories);
+                tell_progress(&task);
+                tried += 1;
+                let found = measure(&task);
+                failed += usize::from(found.is_err());
+                write_task(&task, &described, &found, options.json, out)?;
+                out.flush()?;
+            }
+        }
+    }
+    match failed {
+        0 => Ok(()),
+        _ => Err(Failure::Told(format!("{failed} of {tried} pairs of processes failed"))),
+    }
+}
+
+fn tell_progress(task: &Task) {
+    let mut terminal = std::io::stderr();
+    if terminal.is_terminal() {
+        // Who cannot be told of the progress still gets the result.
+        let _ = write!(terminal, "\r\x1b[K{}\r", task.title()).and_then(|()| terminal.flush());
+    }
+}
+
+/// What a pair of processes found: rows, and which ways its messages took.
+struct Found {
+    rows: Vec<Row>,
+    ways: String,
+}
+
+fn measure(task: &Task) -> Result<Found, Fault> {
+    let program = std::env::current_exe();
+    let program = program.map_err(|error| Fault::Start { program: "weft".to_string(), why: error.to_string() })?;
+    let mut pair = Pair::new(&task.title(), PAIR_MAX);
+    for role in Role::BOTH {
+        let mut command = crate::process::command(&program.to_string_lossy());
+        command.args([COMMAND, role.name()]).args(task.words());
+        pair.start(role, command)?;
+    }
+    let mut found = Found { rows: Vec::new(), ways: String::new() };
+    let mut running = Role::BOTH.len();
+    while running > 0 {
+        match pair.next()? {
+            Event::Line(role, line) if line.starts_with("hello ") => pair.tell(role.other(), &line),
+            Event::Line(role, line) => match line.strip_prefix("ways ") {
+                Some(ways) => found.ways = ways.to_string(),
+                None => {
+                    let unread = || Fault::Unread { who: format!("{}, {role}", task.title()), shown: line.clone() };
+                    found.rows.push(Row::from_words(&line).ok_or_else(unread)?);
+                }
+            },
+            Event::Ended(role) => {
+                running -= 1;
+                pair.close(role.other());
+            }
+        }
+    }
+    if found.rows.len() == task.sizes.len() {
+        return Ok(found);
+    }
+    Err(Fault::Unread { who: task.title(), shown: format!("{} of {} sizes", found.rows.len(), task.sizes.len()) })
+}
+
+fn write_task(
+    task: &Task,
+    described: &str,
+    found: &Result<Found, Fault>,
+    json: bool,
+    out: &mut dyn Write,
+) -> std::io::Result<()> {
+    if json {
+        return write_json(task, described, found, out);
+    }
+    writeln!(out, "\n{}", task.title())?;
+    let Found { rows, ways } = match found {
+        Ok(found) => found,
+        Err(fault) => return writeln!(out, "  failed: {fault}"),
+    };
+    writeln!(out, "{:>12}  {:>34}  {:>36}", "", "one at a time, µs", "many at once, MB/s")?;
+    writeln!(
+        out,
+        "{:>12}  {:>12} {:>12} {:>8}  {:>14} {:>12} {:>8}",
+        "bytes", "weft", "plain copy", "ratio", "weft", "plain copy", "ratio"
+    )?;
+    for row in rows {
+        let Row { bytes, one_us: [weft_us, plain_us], many: [weft, plain] } = row;
+        let (one, many) = (weft_us / plain_us, weft / plain);
+        writeln!(
+            out,
+            "{bytes:>12}  {weft_us:>12.2} {plain_us:>12.2} {one:>8.2}  {weft:>14.1} {plain:>12.1} {many:>8.2}"
+        )?;
+    }
+    writeln!(out, "ways taken: {ways}")
+}
+
+fn write_json(task: &Task, described: &str, found: &Result<Found, Fault>, out: &mut dyn Write) -> std::io::Result<()> {
+    let head = || {
+        let mut object = Object::default();
+        object.string("test", "device");
+        object.string("op", task.operation.name());
+        object.string("link", task.link.name());
+        object.string("memory", task.memories.name());
+        object.string("kind", &task.kind.to_string());
+        object.string("device", described);
+        object
+    };
+    let Found { rows, ways } = match found {
+        Ok(found) => found,
+        Err(fault) => {
+            let mut object = head();
+            object.string("failed", &fault.to_string());
+            return writeln!(out, "{}", object.finish());
+        }
+    };
+    for row in rows {
+        let Row { bytes, one_us: [weft_us, plain_us], many: [weft, plain] } = *row;
+        let mut object = head();
+        object.number("bytes", bytes as u64);
+        object.decimal("weft_us", Some(weft_us));
+        object.decimal("plain_copy_us", Some(plain_us));
+        object.decimal("weft_to_plain_copy_us", Some(weft_us / plain_us));
+        object.decimal("weft_mb_s", Some(weft));
+        object.decimal("plain_copy_mb_s", Some(plain));
+        object.decimal("weft_to_plain_copy_mb_s", Some(weft / plain));
+        object.string("ways", ways);
+        writeln!(out, "{}", object.finish())?;
+    }
+    Ok(())
+}
+
+/// A child's whole life.
+pub(crate) fn child(words: &[&str], out: &mut dyn Write) -> Result<(), Failure> {
+    let wrong = || Failure::Usage(format!("`weft {COMMAND}` is for `weft bench` alone"));
+    let [role, task @ ..] = words else { return Err(wrong()) };
+    let role = Role::from_name(role).ok_or_else(wrong)?;
+    let task = Task::from_words(task).ok_or_else(wrong)?;
+    let mut meeting = Meeting::new(Parent::new(out, GRACE));
+    let side = Side::open(&task, role, &mut meeting).map_err(Failure::Told)?;
+    match role {
+        Role::Server => server(&task, &side, &meeting),
+        Role::Client => client(&task, side, &mut meeting),
+    }
+    .map_err(Failure::Told)
+}
+
+type Outcome<T> = Result<T, String>;
+
+fn told(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+/// One side: a NIC, memory at the place that the task says, and the way to the other.
+struct Side {
+    domain: Domain,
+    queue: CompletionQueue,
+    endpoint: Endpoint,
+    region: MemoryRegion,
+    peer: PeerId,
+    remote: RemoteAddress,
+}
+
+/// What a completion says.
+enum Happened {
+    /// The other side spoke.
+    Text(String),
+    /// A measured message arrived.
+    Arrived,
+    /// An operation of ours ended.
+    Ended,
+}
+
+impl Side {
+    fn open(task: &Task, role: Role, meeting: &mut Meeting<'_>) -> Outcome<Side> {
+        let fabric = Fabric::new("weft bench device").map_err(told)?;
+        let domain = super::weft::domain(&fabric, IpAddr::V4(Ipv4Addr::LOCALHOST), task.link)?;
+        let queue = domain.completion_queue(8 * WINDOW_MAX as usize);
+        let endpoint = domain.endpoint(&queue).map_err(told)?;
+        let length = task.sizes.iter().max().copied().unwrap_or_default() + GUARD_BYTES;
+        let place = task.place(role);
+        // Host memory comes from Weft's own shared heap, as a user would take it.
+        let region = if place.is_host() {
+            domain.register(length, Access::REMOTE)
+        } else {
+            let memory = weft_mem::MemoryRegion::alloc_device(place, length).map_err(told)?;
+            domain.register(memory, Access::REMOTE)
+        };
+        let region = region.map_err(told)?;
+        let remote = region.remote();
+        let theirs = meeting.exchange(&format!("{} {} {}", endpoint.address(), remote.address, remote.key))?;
+        let mut words = theirs.split(' ');
+        let mut word = || words.next().ok_or_else(|| format!("`{theirs}` is no address"));
+        let address = word()?.parse().map_err(told)?;
+        let remote = RemoteAddress { address: word()?.parse().map_err(told)?, key: word()?.parse().map_err(told)? };
+        let peer = domain.addresses().insert(address).map_err(told)?;
+        let side = Side { domain, queue, endpoint, region, peer, remote };
+        side.listen()?;
+        Ok(side)
+    }
+
+    /// Makes ready for what the other side says next.
+    fn listen(&self) -> Outcome<()> {
+        let buffer = vec![0; TEXT_MAX_BYTES];
+        self.endpoint.tagged_receive(TAG, 0, buffer).map(|_| ()).map_err(|refused| told(refused.error))
+    }
+
+    fn say(&self, text: &str) -> Outcome<()> {
+        self.posted(|| {
+            let silent = Sending { silent: true, ..Sending::default() };
+            Ok(self.endpoint.tagged_send_with(self.peer, TAG, text.as_bytes().to_vec(), silent))
+        })
+    }
+
+    /// Posts until there is room.
+    fn posted(&self, post: impl Fn() -> Outcome<Result<u64, Refused>>) -> Outcome<()> {
+        loop {
+            match post()? {
+                Ok(_) => return Ok(()),
+                Err(refused) if refused.error.is_full() => self.domain.progress().map_err(told)?,
+                Err(refused) => return Err(told(refused.error)),
+            }
+        }
+    }
+
+    /// Begins the operation that is measured.
+    fn begin(&self, operation: Operation, bytes: usize) -> Outcome<()> {
+        self.posted(|| {
+            let (endpoint, buffer) = (&self.endpoint, self.region.buffer(0, bytes).map_err(told)?);
+            Ok(match operation {
+                Operation::Write => endpoint.write(self.peer, self.remote, buffer),
+                Operation::Read => endpoint.read(self.peer, self.remote, buffer),
+                _ => endpoint.send(self.peer, buffer),
+            })
+        })
+    }
+
+    fn receive(&self, bytes: usize) -> Outcome<()> {
+        let buffer = self.region.buffer(0, bytes).map_err(told)?;
+        self.endpoint.receive(buffer).map(|_| ()).map_err(|refused| told(refused.error))
+    }
+
+    /// What happened, if anything did.
+    fn look(&self) -> Outcome<Option<Happened>> {
+        let Some(completion) = self.queue.read().map_err(told)? else { return Ok(None) };
+        let Completion { kind, result, .. } = completion;
+        result.map_err(told)?;
+        Ok(Some(match kind {
+            CompletionKind::TaggedReceive => {
+                self.listen()?;
+                let bytes = completion.into_bytes().map_err(told)?;
+                Happened::Text(String::from_utf8_lossy(&bytes).into_owned())
+            }
+            CompletionKind::Receive => Happened::Arrived,
+            _ => Happened::Ended,
+        }))
+    }
+
+    /// Fills memory with bytes that a seed makes, and guards what is behind.
+    fn fill(&self, bytes: usize, seed: u64) -> Outcome<()> {
+        each_chunk(bytes, seed, |offset, chunk| self.region.write(offset, chunk).map_err(told))?;
+        self.region.write(bytes, &[GUARD; GUARD_BYTES]).map_err(told)
+    }
+
+    /// Compares memory with the bytes that a seed makes, and looks at the guard.
+    fn check(&self, bytes: usize, seed: u64) -> Outcome<()> {
+        let mut found = vec![0; CHUNK_BYTES.min(bytes)];
+        each_chunk(bytes, seed, |offset, chunk| {
+            let found = found.get_mut(..chunk.len()).ok_or("a chunk is too long")?;
+            self.region.read(offset, found).map_err(told)?;
+            match found.iter().zip(chunk).position(|(is, should)| is != should) {
+                None => Ok(()),
+                Some(place) => Err(format!("{bytes} bytes: byte {} is wrong", offset + place)),
+            }
+        })?;
+        let guard = self.region.to_vec(bytes, GUARD_BYTES).map_err(told)?;
+        let whole = guard.iter().all(|byte| *byte == GUARD);
+        if whole { Ok(()) } else { Err(format!("{bytes} bytes: what is behind them was written")) }
+    }
+}
+
+/// Calls with each chunk of the bytes that a seed makes.
+fn each_chunk(bytes: usize, seed: u64, mut call: impl FnMut(usize, &[u8]) -> Outcome<()>) -> Outcome<()> {
+    let mut chunk = vec![0; CHUNK_BYTES.min(bytes)];
+    let mut offset = 0;
+    while offset < bytes {
+        let length = CHUNK_BYTES.min(bytes - offset);
+        let chunk = chunk.get_mut(..length).ok_or("a chunk is too long")?;
+        for (index, word) in chunk.chunks_mut(8).enumerate() {
+            let number = ((offset / 8 + index) as u64 ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            for (byte, value) in word.iter_mut().zip(number.to_be_bytes()) {
+                *byte = value;
+            }
+        }
+        call(offset, chunk)?;
+        offset += length;
+    }
+    Ok(())
+}
+
+/// Does what the client says, until it says no more.
+fn server(task: &Task, side: &Side, meeting: &Meeting<'_>) -> Outcome<()> {
+    while !meeting.over() {
+        let Some(happened) = side.look()? else { continue };
+        let Happened::Text(text) = happened else { continue };
+        let words: Vec<&str> = text.split(' ').collect();
+        let number = |word: &str| word.parse::<u64>().map_err(|_| format!("`{text}` is no request"));
+        match words.as_slice() {
+            ["fill", bytes, seed] => {
+                let done = side.fill(number(bytes)? as usize, number(seed)?);
+                side.say(&answer(done))?;
+            }
+            ["check", bytes, seed] => {
+                let done = side.check(number(bytes)? as usize, number(seed)?);
+                side.say(&answer(done))?;
+            }
+            // So many messages: each is answered, or only the last.
+            ["expect", bytes, count, each] if task.operation == Operation::Send => {
+                let (bytes, count, each) = (number(bytes)? as usize, number(count)?, *each == "each");
+                let mut posted = window(bytes).min(count);
+                for _ in 0..posted {
+                    side.receive(bytes)?;
+                }
+                side.say("ok")?;
+                let mut arrived = 0;
+                while arrived < count && !meeting.over() {
+                    if !matches!(side.look()?, Some(Happened::Arrived)) {
+                        continue;
+                    }
+                    arrived += 1;
+                    if each || arrived == count {
+                        side.say("ok")?;
+                    }
+                    if posted < count {
+                        side.receive(bytes)?;
+                        posted += 1;
+                    }
+                }
+            }
+            _ => return Err(format!("`{text}` is no request")),
+        }
+    }
+    Ok(())
+}
+
+fn answer(done: Outcome<()>) -> String {
+    done.map_or_else(|error| error.chars().take(TEXT_MAX_BYTES / 4).collect(), |()| "ok".to_string())
+}
+
+fn window(bytes: usize) -> u64 {
+    (WINDOW_BYTES / bytes.max(1) as u64).clamp(2, WINDOW_MAX)
+}
+
+/// The one that acts.
+struct Client<'a> {
+    task: &'a Task,
+    side: Side,
+}
+
+fn client(task: &Task, side: Side, meeting: &mut Meeting<'_>) -> Outcome<()> {
+    let client = Client { task, side };
+    let (from, to) = match task.operation {
+        Operation::Read => (task.place(Role::Server), task.place(Role::Client)),
+        _ => (task.place(Role::Client), task.place(Role::Server)),
+    };
+    let longest = task.sizes.iter().max().copied().unwrap_or_default();
+    let plain = PlainCopy::new(from, to, longest).map_err(|error| format!("plain copy: {error}"))?;
+    for &bytes in &task.sizes {
+        let row = client.row(bytes, &plain)?;
+        meeting.tell(&row.words())?;
+    }
+    let local = client.side.domain.local_statistics();
+    if (task.link == LinkKind::Shm) != (local.routes > 0) {
+        return Err("the messages did not take the road that was asked for".to_string());
+    }
+    meeting.tell(&format!("ways {local:?}"))
+}
+
+impl Client<'_> {
+    fn row(&self, bytes: usize, plain: &PlainCopy) -> Outcome<Row> {
+        let seed = bytes as u64;
+        let (source, target) = (seed, !seed);
+        let is_read = self.task.operation == Operation::Read;
+        self.side.fill(bytes, if is_read { target } else { source })?;
+        self.ask(&format!("fill {bytes} {}", if is_read { source } else { target }))?;
+        self.one_by_one(bytes, 1)?;
+        self.verify(bytes, source)?;
+
+        let failed = |error: device::DeviceError| format!("plain copy: {error}");
+        let span_us = self.task.span_us as f64;
+        let fit = |each_us: f64| ((span_us / each_us.max(0.01)) as u64).clamp(1, COUNT_MAX);
+        let each_us = |took: Duration, count: u64| took.as_secs_f64() * 1e6 / count as f64;
+        let first_weft = fit(each_us(self.one_by_one(bytes, 2)?, 2));
+        plain.one_by_one(bytes, 1).map_err(failed)?;
+        let first_plain = fit(each_us(plain.one_by_one(bytes, 2).map_err(failed)?, 2));
+        let window = window(bytes);
+        let mut figures: [Vec<f64>; 4] = Default::default();
+        for _ in 0..self.task.rounds {
+            let [weft_us, plain_us, weft_many, plain_many] = &mut figures;
+            weft_us.push(each_us(self.one_by_one(bytes, first_weft)?, first_weft));
+            plain_us.push(each_us(plain.one_by_one(bytes, first_plain).map_err(failed)?, first_plain));
+            let (weft, others) = (first_weft.max(2 * window), first_plain.max(2 * window));
+            weft_many.push(bytes as f64 / each_us(self.many_at_once(bytes, weft, window)?, weft));
+            let took = plain.many_at_once(bytes, others, window as usize).map_err(failed)?;
+            plain_many.push(bytes as f64 / each_us(took, others));
+        }
+        self.verify(bytes, source)?;
+        let [weft_us, plain_us, weft_many, plain_many] = figures.map(median);
+        Ok(Row { bytes, one_us: [weft_us, plain_us], many: [weft_many, plain_many] })
+    }
+
+    /// Compares what arrived, where it arrived.
+    fn verify(&self, bytes: usize, seed: u64) -> Outcome<()> {
+        match self.task.operation {
+            Operation::Read => self.side.check(bytes, seed),
+            _ => self.ask(&format!("check {bytes} {seed}")),
+        }
+    }
+
+    /// Asks the server and waits until it has done so.
+    fn ask(&self, text: &str) -> Outcome<()> {
+        self.side.say(text)?;
+        self.answered()
+    }
+
+    fn answered(&self) -> Outcome<()> {
+        loop {
+            match self.side.look()? {
+                Some(Happened::Text(text)) if text == "ok" => return Ok(()),
+                Some(Happened::Text(text)) => return Err(format!("the server says: {text}")),
+                _ => {}
+            }
+        }
+    }
+
+    /// How long so many operations take, one at a time. A message is over when the receiver has said so, in a short one.
+    fn one_by_one(&self, bytes: usize, count: u64) -> Outcome<Duration> {
+        let operation = self.task.operation;
+        let is_send = operation == Operation::Send;
+        if is_send {
+            self.ask(&format!("expect {bytes} {count} each"))?;
+        }
+        let start = Instant::now();
+        for _ in 0..count {
+            self.side.begin(operation, bytes)?;
+            let (mut ended, mut answered) = (false, !is_send);
+            while !(ended && answered) {
+                match self.side.look()? {
+                    Some(Happened::Ended) => ended = true,
+                    Some(Happened::Text(text)) if text == "ok" => answered = true,
+                    Some(Happened::Text(text)) => return Err(format!("the server says: {text}")),
+                    _ => {}
+                }
+            }
+        }
+        Ok(start.elapsed())
+    }
+
+    /// How long so many operations take, many under way, until the last has ended and arrived.
+    fn many_at_once(&self, bytes: usize, count: u64, window: u64) -> Outcome<Duration> {
+        let operation = self.task.operation;
+        let is_send = operation == Operation::Send;
+        if is_send {
+            self.ask(&format!("expect {bytes} {count} last"))?;
+        }
+        let (mut begun, mut ended, mut answered) = (0, 0, !is_send);
+        let start = Instant::now();
+        while ended < count || !answered {
+            while begun < count && begun - ended < window {
+                self.side.begin(operation, bytes)?;
+                begun += 1;
+            }
+            match self.side.look()? {
+                Some(Happened::Ended) => ended += 1,
+                Some(Happened::Text(text)) if text == "ok" => answered = true,
+                Some(Happened::Text(text)) => return Err(format!("the server says: {text}")),
+                _ => {}
+            }
+        }
+        Ok(start.elapsed())
+    }
+}
+
+fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures.get(figures.len() / 2).copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_and_rows_survive_being_words() {
+        let options = Options::parse(&["--kind", "emulated", "--sizes", "8,1m", "--rounds", "2", "--quick"]).unwrap();
+        for operation in options.operations.clone() {
+            for memories in Memories::ALL {
+                let task = options.task(Kind::Emulated, operation, LinkKind::Shm, memories);
+                let words = task.words();
+                let words: Vec<&str> = words.iter().map(String::as_str).collect();
+                assert_eq!(Task::from_words(&words), Some(task));
+            }
+        }
+        let row = Row { bytes: 8, one_us: [1.5, 2.0], many: [3.0, 4.25] };
+        assert_eq!(Row::from_words(&row.words()), Some(row));
+        for wrong in ["", "row", "row 1 2 3 4", "row x 1 2 3 4", "row 1 2 3 4 5 6"] {
+            assert_eq!(Row::from_words(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn options_are_read() {
+        let options = Options::parse(&[]).unwrap();
+        let udp = options.task(Kind::Cuda, Operation::Send, LinkKind::Udp, Memories::ALL[0]);
+        assert_eq!((udp.sizes.first(), udp.sizes.last()), (Some(&8), Some(&SIZE_UDP_MAX_BYTES)));
+        let shm = options.task(Kind::Cuda, Operation::Send, LinkKind::Shm, Memories::ALL[0]);
+        assert_eq!(shm.sizes.last(), Some(&SIZE_MAX_BYTES));
+        for (wrong, told) in [
+            (&["--kind", "system"][..], "--kind takes"),
+            (&["--op", "atomic"], "--op takes send, write or read"),
+            (&["--memory", "host-host"], "--memory takes"),
+            (&["--sizes", "2g"], "is no size"),
+            (&["--rounds", "0"], "from 1 to 100"),
+            (&["--fast"], "unknown option"),
+        ] {
+            let error = Options::parse(wrong).unwrap_err();
+            assert!(error.contains(told), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_same_seed_makes_the_same_bytes_in_chunks_of_any_length() {
+        let mut whole = Vec::new();
+        each_chunk(CHUNK_BYTES + 13, 5, |_, chunk| {
+            whole.extend_from_slice(chunk);
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(whole.len(), CHUNK_BYTES + 13);
+        each_chunk(9, 5, |_, chunk| {
+            assert_eq!(chunk, &whole[..9]);
+            Ok(())
+        })
+        .unwrap();
+        assert_ne!(whole[..8], whole[8..16]);
+    }
+}
