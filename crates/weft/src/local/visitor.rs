@@ -472,8 +472,8 @@ impl Visitor {
             engine.end_arrival(id, Ok(()));
         }
         if answer {
-            let result = if id.is_some() { Ok(()) } else { Err(Failure::OperationFailed) };
-            self.answer(token, result)?;
+            let settled = id.is_some() && engine.memory_mut().settle().is_ok();
+            self.answer(token, if settled { Ok(()) } else { Err(Failure::OperationFailed) })?;
         }
         Ok(Outcome::Taken)
     }
@@ -546,6 +546,8 @@ impl Visitor {
         write: &Write,
         result: Result<(), Fault>,
     ) -> Result<(), Broken> {
+        // Nobody is told before the bytes are where they belong, in a device's memory too.
+        let result = result.and_then(|()| engine.memory_mut().settle());
         if result.is_ok() {
             engine.remote_write(&Arrival { immediate: write.immediate, length: write.length, ..self.arrival });
         } else if write.immediate.is_some() {
@@ -647,6 +649,7 @@ impl Visitor {
             let memory = engine.memory_mut();
             let piece = memory.remote(record.words[3], record.words[0], element_bytes as u64, Access::REMOTE_ATOMIC)?;
             memory.atomic(piece, call, operands, compares, results)?;
+            memory.settle()?;
             Ok(element_bytes)
         });
         match outcome {
