@@ -42,6 +42,18 @@ pub const LOCAL_REGIONS_MAX: usize = 128;
 /// How long a peer may take to leave a region that is being deregistered.
 pub const LOCAL_LET_GO_US: u64 = 10_000;
 
+/// Messages from device memory of this length and more are copied by the target from the sender's allocation, which it
+/// opens. A copy by the device costs about 10 µs whatever its length up to 1 MiB, and only one is needed; through the host
+/// it is two, of 6 to 9 µs each for some bytes and more from there on. But the sender has to wait until it is wanted.
+pub const LOCAL_HANDLE_MIN_BYTES: usize = 8 << 10;
+/// Allocations that one channel's target is told of at a time; it keeps as many open.
+pub const LOCAL_HANDLES_MAX: usize = weft_mem::limits::OPENED_HANDLES_OF_A_CHANNEL_MAX;
+/// Looks at the socket until a handle that was promised is believed not to come: it was sent before the promise, so more
+/// than the notes that a socket holds are not in front of it.
+pub const LOCAL_HANDLE_LOOKS_MAX: u32 = 64;
+/// Copies by devices that are under way for one peer; more wait.
+pub const LOCAL_COPIES_MAX: usize = 64;
+
 const _: () = {
     assert!(LOCAL_FRAGMENT_BYTES <= weft_link::limits::PAYLOAD_MAX_BYTES);
     assert!(weft_core::limits::ATOMIC_MAX_BYTES as usize <= LOCAL_FRAGMENT_BYTES);

@@ -16,6 +16,7 @@
 //! breaks is closed, and everything under way on them ends with an error.
 
 mod attachment;
+mod handle;
 mod record;
 mod route;
 mod visitor;
@@ -30,10 +31,11 @@ use weft_core::engine::Engine;
 use weft_core::engine::hall::Arrival;
 use weft_core::event::Failure;
 use weft_link::shm::{Broken, Channel, ChannelId, Hello, Node, NodeEvent};
-use weft_mem::{HostMemory, attach};
+use weft_mem::{Copying, HostMemory, attach};
 
 use crate::limits::LOCAL_POLLED_AT_ONCE;
 
+use handle::{Handles, Note};
 use route::Route;
 use visitor::Visitor;
 
@@ -81,6 +83,14 @@ pub struct LocalStatistics {
     pub broken: u64,
     /// Regions that had to be taken from a peer that did not let go.
     pub revoked: u64,
+    /// Messages that were copied here from a peer's device memory, without passing through the host.
+    pub by_handle: u64,
+    /// Messages, writes and reads whose bytes lie in device memory here and went through the host.
+    pub staged: u64,
+    /// Allocations of peers that were opened.
+    pub handles_opened: u64,
+    /// Handles of peers that made no sense or could not be opened: what they were for goes through the host.
+    pub handles_refused: u64,
 }
 
 /// The road inside the node, of one NIC.
@@ -97,6 +107,9 @@ pub(crate) struct Local {
     ways: Vec<Vec<(EndpointId, Way)>>,
     events: Vec<NodeEvent>,
     statistics: LocalStatistics,
+    handles: Handles,
+    /// Copies by devices whose channel ended: each has to be asked about until it is done.
+    orphans: Vec<Copying>,
     /// Where the next look at many channels begins.
     cursor: usize,
     /// Something that sleepers know nothing of: they have to look, and say anew that they sleep.
@@ -128,6 +141,8 @@ impl Local {
             ways: Vec::new(),
             events: Vec::new(),
             statistics: LocalStatistics::default(),
+            handles: Handles::default(),
+            orphans: Vec::new(),
             cursor: 0,
             changed: false,
         })
@@ -220,7 +235,7 @@ impl Local {
     /// What peers have brought, and what has found room. True: something happened.
     #[inline]
     pub(crate) fn progress(&mut self, engine: &mut Engine<HostMemory>) -> bool {
-        let mut busy = false;
+        let (mut busy, mut wants_notes) = (false, false);
         let (visitors, routes) = (self.visitors.len(), self.routes.len());
         // All of them while there are few. Of many, some in each round: an empty ring costs a look.
         let looks = visitors.min(LOCAL_POLLED_AT_ONCE);
@@ -233,7 +248,13 @@ impl Local {
                     Ok(served) => busy |= served,
                     Err(Broken) => self.break_visitor(engine, index),
                 }
+                if let Some(Some(visitor)) = self.visitors.get(index) {
+                    wants_notes |= visitor.pulls.wants_notes();
+                }
             }
+        }
+        if wants_notes {
+            self.attend(engine);
         }
         let looks = routes.min(LOCAL_POLLED_AT_ONCE);
         for step in 0..looks {
@@ -251,6 +272,9 @@ impl Local {
             }
         }
         self.cursor = self.cursor.wrapping_add(LOCAL_POLLED_AT_ONCE);
+        if !self.orphans.is_empty() {
+            self.orphans.retain(|copy| engine.memory_mut().is_copied(copy) == Ok(false));
+        }
         if engine.has_matched() {
             self.matched(engine);
             busy = true;
@@ -296,12 +320,18 @@ impl Local {
                         && let Some((token, grant)) = attachment::parse_grant(&bytes, &descriptors)
                     {
                         route.attached(token, grant);
+                    } else if let Some(index) = self.visitor_of(channel)
+                        && let Some(Some(visitor)) = self.visitors.get_mut(index)
+                    {
+                        visitor.noted(Note::parse(&bytes, descriptors), &mut self.statistics);
                     }
                 }
                 NodeEvent::Closed(channel) => self.closed(engine, channel),
             }
         }
         self.events = events;
+        self.visitors.iter_mut().flatten().for_each(|visitor| visitor.pulls.looked());
+        self.routes.iter_mut().flatten().for_each(|route| route.told.sweep(&route.channel));
         happened
     }
 
@@ -327,7 +357,7 @@ impl Local {
         let can_attach = attach::can_attach(channel.peer_pid(), hello.words[0], hello.words[1]);
         channel.shared_word(WORD_CAN_ATTACH).store(u64::from(can_attach), Ordering::SeqCst);
         self.statistics.visitors += 1;
-        let mut visitor = Box::new(Visitor::new(channel, arrival));
+        let mut visitor = Box::new(Visitor::new(channel, arrival, self.handles.clone()));
         let welcomed = visitor.welcome();
         let index = insert(&mut self.visitors, visitor);
         self.changed = true;
@@ -369,7 +399,7 @@ impl Local {
 
     fn end_visitor(&mut self, engine: &mut Engine<HostMemory>, index: usize) {
         let Some(mut visitor) = self.visitors.get_mut(index).and_then(Option::take) else { return };
-        visitor.fail(engine);
+        visitor.fail(engine, &mut self.orphans);
         self.node.close(visitor.channel.id());
         shorten(&mut self.visitors);
     }
@@ -433,7 +463,7 @@ impl Local {
     /// Says to all peers that this process sleeps: they wake it through [`Local::descriptor`]. False: there is something
     /// to do after all. It is never taken back: a peer that wakes somebody who is awake does so once.
     pub(crate) fn prepare_sleep(&mut self) -> bool {
-        let mut asleep = true;
+        let mut asleep = self.orphans.is_empty();
         for visitor in self.visitors.iter_mut().flatten() {
             // What is blocked wakes when the user makes room, not when the peer does something.
             let (sender_wants, blocked) = (visitor.wants_room(), visitor.blocked);

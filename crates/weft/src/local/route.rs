@@ -13,9 +13,12 @@ use weft_mem::attach::Span;
 use weft_mem::{HostMemory, Segment, SegmentMut};
 
 use super::attachment::Attachments;
+use super::handle::{self, Reference, Told};
 use super::record::{self, Request, Response, Spans};
 use super::{LocalStatistics, Methods, WORD_CAN_ATTACH};
-use crate::limits::{LOCAL_EAGER_MAX_BYTES, LOCAL_FRAGMENT_BYTES, LOCAL_RECORDS_PER_ROUND};
+use crate::limits::{
+    LOCAL_EAGER_MAX_BYTES, LOCAL_FRAGMENT_BYTES, LOCAL_HANDLE_MIN_BYTES, LOCAL_RECORDS_PER_ROUND,
+};
 
 /// A channel to an endpoint of this node.
 pub(super) struct Route {
@@ -39,6 +42,8 @@ pub(super) struct Route {
     /// Arrivals at the target that must end without their message.
     aborts: VecDeque<u64>,
     pub(super) attachments: Attachments,
+    /// Allocations of device memory that the target was told of.
+    pub(super) told: Told,
 }
 
 #[derive(Clone, Copy)]
@@ -101,6 +106,7 @@ impl Route {
             pushes: VecDeque::new(),
             aborts: VecDeque::new(),
             attachments: Attachments::default(),
+            told: Told::default(),
         }
     }
 
@@ -147,7 +153,7 @@ impl Route {
     ) -> Result<bool, Broken> {
         let mut busy = false;
         for _ in 0..LOCAL_RECORDS_PER_ROUND {
-            if !self.answer(engine)? {
+            if !self.answer(engine, statistics)? {
                 break;
             }
             busy = true;
@@ -270,6 +276,21 @@ impl Route {
         if command.has(CommandFlags::FENCE) && begun.is_none() && self.waiting.operations() > 0 {
             return Ok(Attempt::Full);
         }
+        if engine.memory().uses_devices() && begun.is_none() {
+            return self.attempt_anywhere(engine, command, methods, statistics);
+        }
+        self.attempt_plain(engine, command, begun, methods, statistics)
+    }
+
+    #[inline]
+    fn attempt_plain(
+        &mut self,
+        engine: &mut Engine<HostMemory>,
+        command: &Command,
+        begun: Option<Started>,
+        methods: &Methods,
+        statistics: &mut LocalStatistics,
+    ) -> Result<Attempt, Broken> {
         match command.operation {
             Operation::Send | Operation::TaggedSend | Operation::Datagram => {
                 self.attempt_send(engine, command, begun, methods, statistics)
@@ -322,6 +343,63 @@ impl Route {
             }
             Err(error) => Self::unsent(engine, command, error),
         }
+    }
+
+    /// A command in a node that uses devices.
+    #[cold]
+    fn attempt_anywhere(
+        &mut self,
+        engine: &mut Engine<HostMemory>,
+        command: &Command,
+        methods: &Methods,
+        statistics: &mut LocalStatistics,
+    ) -> Result<Attempt, Broken> {
+        if let Some(attempt) = self.attempt_device(engine, command, statistics)? {
+            return Ok(attempt);
+        }
+        let direct = statistics.direct;
+        let attempt = self.attempt_plain(engine, command, None, methods, statistics)?;
+        let goes = !matches!(attempt, Attempt::Full) && statistics.direct == direct;
+        statistics.staged += u64::from(goes && handle::is_on_device(engine.memory(), command));
+        Ok(attempt)
+    }
+
+    /// A command that devices can do without the host.
+    fn attempt_device(
+        &mut self,
+        engine: &mut Engine<HostMemory>,
+        command: &Command,
+        statistics: &mut LocalStatistics,
+    ) -> Result<Option<Attempt>, Broken> {
+        let is_message = matches!(command.operation, Operation::Send | Operation::TaggedSend);
+        if is_message
+            && command.length as usize >= LOCAL_HANDLE_MIN_BYTES
+            && let Some(reference) = self.told.refer(&self.channel, engine.memory(), command)
+        {
+            return self.offer_by_handle(command, reference, statistics).map(Some);
+        }
+        Ok(None)
+    }
+
+    /// A message in device memory: it waits there until the target wants it.
+    fn offer_by_handle(
+        &mut self,
+        command: &Command,
+        reference: Reference,
+        statistics: &mut LocalStatistics,
+    ) -> Result<Attempt, Broken> {
+        let mut flags = flags_of(command) | record::HANDLE;
+        if command.operation == Operation::TaggedSend {
+            flags |= record::TAGGED;
+        }
+        if command.level == Level::Delivered {
+            flags |= record::ANSWER;
+        }
+        let words = [command.address, command.immediate, 0, 0];
+        let state = State::Offered { readable: true };
+        let attempt = self.ask(command, state, Request::Offer, flags, words, &reference.to_bytes())?;
+        statistics.offered += u64::from(matches!(attempt, Attempt::Taken));
+        Ok(attempt)
     }
 
     fn unsent(engine: &mut Engine<HostMemory>, command: &Command, error: Unsent) -> Result<Attempt, Broken> {
@@ -574,7 +652,11 @@ impl Route {
     }
 
     /// Takes one answer; false: there is none.
-    fn answer(&mut self, engine: &mut Engine<HostMemory>) -> Result<bool, Broken> {
+    fn answer(
+        &mut self,
+        engine: &mut Engine<HostMemory>,
+        statistics: &mut LocalStatistics,
+    ) -> Result<bool, Broken> {
         let Some(incoming) = self.channel.receiver().peek()? else { return Ok(false) };
         let record = incoming.record();
         let token = record.words[0] as u32;
@@ -594,6 +676,11 @@ impl Route {
                 }
             }
             (Response::Pull, Some(waiting)) if matches!(waiting.state, State::Offered { .. }) => {
+                if record.words[2] != 0 {
+                    let refused = record.words[2] == record::REFUSED;
+                    self.told.declined(engine.memory(), &waiting.command, refused);
+                    statistics.staged += 1;
+                }
                 waiting.state = State::Pulled { arrival: record.words[1], sent: 0 };
                 self.pushes.push_back(token);
             }

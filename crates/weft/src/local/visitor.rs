@@ -14,6 +14,7 @@ use weft_mem::{HostMemory, Segment};
 
 use super::LocalStatistics;
 use super::attachment::Granting;
+use super::handle::{Handles, Note, Pull, Pulled, Pulls, Reference};
 use super::record::{self, Request, Response, Spans};
 use crate::limits::{LOCAL_ATTACH_BYTES, LOCAL_FRAGMENT_BYTES, LOCAL_QUESTIONS_MAX, LOCAL_RECORDS_PER_ROUND};
 
@@ -34,6 +35,9 @@ pub(super) struct Visitor {
     /// Answers that found no room. While there are any, no request is taken.
     answers: VecDeque<Record>,
     pub(super) granting: Granting,
+    /// Copies from the peer's device memory.
+    pub(super) pulls: Pulls,
+    pulled: Vec<(Pull, Pulled)>,
 }
 
 /// What the next More belongs to.
@@ -74,6 +78,8 @@ struct Offer {
     pulled: bool,
     answer: bool,
     spans: Option<Vec<Span>>,
+    /// Where it lies in the peer's device memory.
+    reference: Option<Reference>,
 }
 
 /// A copy by cross-memory attach, as far as it has come.
@@ -130,8 +136,10 @@ impl Payload<HostMemory> for Bytes<'_> {
 }
 
 impl Visitor {
-    pub(super) fn new(channel: Channel, arrival: Arrival) -> Visitor {
+    pub(super) fn new(channel: Channel, arrival: Arrival, handles: Handles) -> Visitor {
         Visitor {
+            pulls: Pulls::new(handles, channel.id().0),
+            pulled: Vec::new(),
             channel,
             arrival,
             blocked: false,
@@ -158,7 +166,7 @@ impl Visitor {
 
     /// Whether something goes on that no request brings further.
     pub(super) fn owes(&self) -> bool {
-        self.wants_room() || !self.transfers.is_empty()
+        self.wants_room() || !(self.transfers.is_empty() && self.pulls.is_empty())
     }
 
     /// Whether answers wait for room.
@@ -195,6 +203,9 @@ impl Visitor {
         if !self.transfers.is_empty() {
             self.transfer(engine, statistics)?;
             busy = true;
+        }
+        if !self.pulls.is_empty() {
+            busy |= self.serve_pulls(engine, statistics)?;
         }
         Ok(busy)
     }
@@ -354,9 +365,11 @@ impl Visitor {
 
     fn offered(&mut self, engine: &mut Engine<HostMemory>, record: &Record) -> Result<Outcome, Broken> {
         let (length, token) = (record::length_of(record), record::token_of(record));
-        let mut spans = None;
+        let (mut spans, mut reference) = (None, None);
         if record.flags & record::SPANS != 0 {
             spans = Some(self.spans(length)?);
+        } else if record.flags & record::HANDLE != 0 {
+            reference = Some(self.reference()?);
         }
         let free = self.offers.iter().position(Option::is_none).unwrap_or(self.offers.len());
         if free >= LOCAL_QUESTIONS_MAX {
@@ -372,7 +385,7 @@ impl Visitor {
             Begun::NoSuchEndpoint => return self.answer(token, Err(Failure::NoSuchEndpoint)).map(|()| Outcome::Taken),
         };
         let answer = record.flags & record::ANSWER != 0;
-        let offer = Offer { id: Some(id), token, length, received: 0, pulled: false, answer, spans };
+        let offer = Offer { id: Some(id), token, length, received: 0, pulled: false, answer, spans, reference };
         match self.offers.get_mut(free) {
             Some(slot) => *slot = Some(offer),
             None => self.offers.push(Some(offer)),
@@ -392,6 +405,52 @@ impl Visitor {
         Spans::from_bytes(into, length).ok_or(Broken)
     }
 
+    /// The place in the peer's device memory that a payload names.
+    fn reference(&mut self) -> Result<Reference, Broken> {
+        let mut bytes = [0; Reference::BYTES];
+        let payload = self.payload()?;
+        let same_length = payload.copy_to(&mut bytes);
+        same_length.then(|| Reference::from_bytes(&bytes)).flatten().ok_or(Broken)
+    }
+
+    /// A note of the peer.
+    pub(super) fn noted(&mut self, note: Option<Note>, statistics: &mut LocalStatistics) {
+        self.pulls.noted(note, statistics);
+    }
+
+    /// Goes on with copies from the peer's device memory.
+    fn serve_pulls(
+        &mut self,
+        engine: &mut Engine<HostMemory>,
+        statistics: &mut LocalStatistics,
+    ) -> Result<bool, Broken> {
+        let mut pulled = std::mem::take(&mut self.pulled);
+        let busy = self.pulls.serve(engine, &mut pulled);
+        for (pull, outcome) in pulled.drain(..) {
+            let Some(Some(offer)) = self.offers.get_mut(pull.index as usize) else { continue };
+            if offer.id != Some(pull.id) || offer.reference != Some(pull.reference) {
+                continue;
+            }
+            let why = match outcome {
+                Pulled::Done => {
+                    statistics.by_handle += 1;
+                    self.forget(pull.index);
+                    engine.end_arrival(pull.id, Ok(()));
+                    self.answer(pull.token, Ok(()))?;
+                    continue;
+                }
+                Pulled::Refused => record::REFUSED,
+                Pulled::Unknown => record::UNKNOWN,
+            };
+            offer.reference = None;
+            let mut record = Response::Pull.record(u64::from(pull.token), u64::from(pull.index));
+            record.words[2] = why;
+            self.respond(record)?;
+        }
+        self.pulled = pulled;
+        Ok(busy)
+    }
+
     /// Gets a message that is wanted.
     fn pull(&mut self, engine: &mut Engine<HostMemory>, index: u32) -> Result<(), Broken> {
         let Some(Some(offer)) = self.offers.get_mut(index as usize) else { return Ok(()) };
@@ -406,6 +465,11 @@ impl Visitor {
         }
         if let (Some(id), true) = (offer.id, offer.spans.is_some()) {
             self.transfers.push_back(Transfer { done: 0, what: Copying::Offer(index, id) });
+            return Ok(());
+        }
+        if let (Some(id), Some(reference)) = (offer.id, offer.reference) {
+            let (token, length) = (offer.token, offer.length);
+            self.pulls.push(Pull { index, id, token, length, reference });
             return Ok(());
         }
         let token = offer.token;
@@ -453,7 +517,8 @@ impl Visitor {
         let Some(Some(offer)) = self.offers.get_mut(index as usize) else { return Err(Broken) };
         let part = from.len() as u32;
         let left = offer.length - offer.received;
-        if !offer.pulled || offer.spans.is_some() || record.words[1] != u64::from(offer.received) || part > left {
+        let fetched = offer.spans.is_some() || offer.reference.is_some();
+        if !offer.pulled || fetched || record.words[1] != u64::from(offer.received) || part > left {
             return Err(Broken);
         }
         if let Some(id) = offer.id
@@ -748,7 +813,8 @@ impl Visitor {
     }
 
     /// The peer is gone: what it began does not end well.
-    pub(super) fn fail(&mut self, engine: &mut Engine<HostMemory>) {
+    pub(super) fn fail(&mut self, engine: &mut Engine<HostMemory>, orphans: &mut Vec<weft_mem::Copying>) {
+        self.pulls.close(orphans);
         match std::mem::replace(&mut self.incoming, Incoming::Nothing) {
             Incoming::Message { id, .. } => engine.end_arrival(id, Err(Failure::Aborted)),
             Incoming::Write { write, .. } if write.immediate.is_some() => {

@@ -1,0 +1,432 @@
+//! Device memory by handle: a peer of the same node opens the allocation, and the device copies. No byte passes through
+//! the host.
+//!
+//! An initiator whose message lies in device memory offers it with a [`Reference`] to the allocation. The handle that
+//! opens the allocation goes over the socket, once for each channel ([`Told`]), before the first offer that needs it; the
+//! target opens it and keeps it open ([`Pulls`]). Notes and records are not in order with each other: an offer may come
+//! before its handle, and waits for it for a while. Where a handle does not come, makes no sense, or cannot be opened, the
+//! target asks for the bytes instead, which then go through the host, and both count it.
+//!
+//! A handle opens the whole allocation, for reading and writing: no kind of device knows less. So a process of the same
+//! user that was sent something from device memory could reach all of that allocation, if it wanted to.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use weft_core::command::Command;
+use weft_core::engine::Engine;
+use weft_core::engine::hall::{ArrivalId, Room};
+use weft_core::memory::{Access, Memory};
+use weft_link::shm::Channel;
+use weft_mem::cache::{Imported, OpenedHandles};
+use weft_mem::device::{self, HANDLE_BYTES, Handle, Kind, Place};
+use weft_mem::{Copying, HostMemory};
+
+use super::LocalStatistics;
+use crate::limits::{LOCAL_COPIES_MAX, LOCAL_HANDLE_LOOKS_MAX, LOCAL_HANDLES_MAX};
+
+/// Allocations of peers that are open here, of all channels.
+#[derive(Clone, Default)]
+pub(super) struct Handles(Arc<Mutex<OpenedHandles>>);
+
+impl Handles {
+    fn lock(&self) -> MutexGuard<'_, OpenedHandles> {
+        // A thread that panicked while it held the lock left whole entries behind.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Where a message lies: in which allocation of its sender, and where in that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Reference {
+    pub(super) place: Place,
+    pub(super) id: u64,
+    pub(super) offset: u64,
+}
+
+impl Reference {
+    pub(super) const BYTES: usize = 24;
+
+    pub(super) fn to_bytes(self) -> [u8; Reference::BYTES] {
+        let mut bytes = [0; Reference::BYTES];
+        put_words(&mut bytes, &[place_word(self.place), self.id, self.offset]);
+        bytes
+    }
+
+    pub(super) fn from_bytes(bytes: &[u8]) -> Option<Reference> {
+        let bytes: &[u8; Reference::BYTES] = bytes.try_into().ok()?;
+        let mut words = words_of(bytes);
+        let (place, id, offset) = (place_of(words.next()?)?, words.next()?, words.next()?);
+        Some(Reference { place, id, offset })
+    }
+}
+
+fn place_word(place: Place) -> u64 {
+    u64::from(place.device) << 8 | u64::from(place.kind as u8)
+}
+
+fn place_of(word: u64) -> Option<Place> {
+    let kind = Kind::from_number(word as u8).filter(|kind| *kind != Kind::System)?;
+    Some(Place::new(kind, u32::try_from(word >> 8).ok()?))
+}
+
+fn put_words(bytes: &mut [u8], values: &[u64]) {
+    let (words, _) = bytes.as_chunks_mut::<8>();
+    words.iter_mut().zip(values).for_each(|(word, value)| *word = value.to_le_bytes());
+}
+
+fn words_of(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
+    bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word))
+}
+
+/// What goes over the socket about device memory.
+#[derive(Debug)]
+pub(super) enum Note {
+    /// An allocation that offers will refer to.
+    Handle(Handle),
+    /// It is gone, or will not be referred to any more: close it.
+    Forget(Place, u64),
+    /// A region that the initiator may reach by itself.
+    Grant(DeviceNote, Handle),
+}
+
+/// What an initiator has to know of a region besides the handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct DeviceNote {
+    pub(super) token: u32,
+    /// The word that says that it is granted; the one behind it is the initiator's.
+    pub(super) word: u32,
+    pub(super) base: u64,
+    pub(super) offset: u64,
+    pub(super) length: u64,
+    pub(super) access: u8,
+}
+
+const NOTE_HANDLE: u64 = 1;
+const NOTE_FORGET: u64 = 2;
+const NOTE_GRANT: u64 = 3;
+const NOTE_WORDS: usize = 10;
+const NOTE_BYTES: usize = 8 * NOTE_WORDS + HANDLE_BYTES;
+
+impl Note {
+    /// Sends it; false: the socket does not take it now.
+    pub(super) fn send(&self, channel: &Channel) -> bool {
+        let mut bytes = [0; NOTE_BYTES];
+        let mut words = [0; NOTE_WORDS];
+        let handle = match self {
+            Note::Handle(handle) => {
+                words = [NOTE_HANDLE, place_word(handle.place), handle.id, handle.length, 0, 0, 0, 0, 0, 0];
+                Some(handle)
+            }
+            Note::Forget(place, id) => {
+                words = [NOTE_FORGET, place_word(*place), *id, 0, 0, 0, 0, 0, 0, 0];
+                None
+            }
+            Note::Grant(grant, handle) => {
+                let names = u64::from(grant.word) << 32 | u64::from(grant.token);
+                let (place, access) = (place_word(handle.place), u64::from(grant.access));
+                let region = [names, grant.base, grant.offset, grant.length, access, 0];
+                words[..4].copy_from_slice(&[NOTE_GRANT, place, handle.id, handle.length]);
+                words[4..].copy_from_slice(&region);
+                Some(handle)
+            }
+        };
+        put_words(&mut bytes, &words);
+        if let (Some(handle), Some(room)) = (handle, bytes.last_chunk_mut::<HANDLE_BYTES>()) {
+            *room = handle.bytes;
+        }
+        let descriptor = handle.and_then(|handle| handle.descriptor.as_ref()).map(AsFd::as_fd);
+        channel.note(&bytes, descriptor.as_slice()).is_ok()
+    }
+
+    /// A note as it came; `None`: it makes no sense.
+    pub(super) fn parse(bytes: &[u8], descriptors: Vec<OwnedFd>) -> Option<Note> {
+        let bytes: &[u8; NOTE_BYTES] = bytes.try_into().ok()?;
+        let mut words = words_of(bytes);
+        let (tag, place) = (words.next()?, place_of(words.next()?)?);
+        let (id, length) = (words.next()?, words.next()?);
+        let descriptor = descriptors.into_iter().next();
+        let handle = Handle { place, bytes: *bytes.last_chunk::<HANDLE_BYTES>()?, descriptor, length, id };
+        match tag {
+            NOTE_HANDLE => Some(Note::Handle(handle)),
+            NOTE_FORGET => Some(Note::Forget(place, id)),
+            NOTE_GRANT => {
+                let (names, base) = (words.next()?, words.next()?);
+                let (offset, length, access) = (words.next()?, words.next()?, words.next()?);
+                let (token, word) = (names as u32, (names >> 32) as u32);
+                let grant = DeviceNote { token, word, base, offset, length, access: access as u8 };
+                Some(Note::Grant(grant, handle))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Opens the allocation of a peer. A kind that this process does not use is not loaded for a peer's sake.
+pub(super) fn open(handle: &Handle) -> Option<Imported> {
+    let operations = device::in_use(handle.place.kind)?;
+    Imported::open(operations, handle).ok()
+}
+
+/// The allocations that the target of a channel was told of, as its initiator knows it.
+#[derive(Default)]
+pub(super) struct Told {
+    entries: Vec<Entry>,
+    clock: u64,
+    /// The next one to be looked at, whether it is still there.
+    cursor: usize,
+}
+
+struct Entry {
+    place: Place,
+    id: u64,
+    base: u64,
+    used: u64,
+    /// The target could not open it.
+    refused: bool,
+}
+
+/// Whether the bytes of a command lie in device memory.
+pub(super) fn is_on_device(memory: &HostMemory, command: &Command) -> bool {
+    command.length > 0 && memory.local_place(command.local).is_none_or(|place| !place.is_host())
+}
+
+impl Told {
+    /// How to refer to the bytes of a command, if they lie in one piece of a device's memory that others can open. The
+    /// target is told of the allocation if it was not before.
+    pub(super) fn refer(&mut self, channel: &Channel, memory: &HostMemory, command: &Command) -> Option<Reference> {
+        let length = u64::from(command.length);
+        let piece = memory.local(command.local, command.offset, length).ok()?;
+        let inside = memory.inside(piece, Access::REMOTE_READ).ok()??;
+        let allocation = inside.allocation;
+        if piece.length != length || !allocation.exportable {
+            return None;
+        }
+        let reference = Reference { place: allocation.place, id: allocation.id, offset: inside.offset };
+        self.clock += 1;
+        let now = self.clock;
+        if let Some(known) = self.find(reference.place, reference.id) {
+            if known.refused {
+                return None;
+            }
+            known.used = now;
+            return Some(reference);
+        }
+        let handle = memory.export(piece, Access::REMOTE_READ).ok()?;
+        if handle.id != allocation.id || !Note::Handle(handle).send(channel) {
+            return None;
+        }
+        if self.entries.len() >= LOCAL_HANDLES_MAX
+            && let Some(oldest) = (0..self.entries.len()).min_by_key(|index| self.entries.get(*index).map(|e| e.used))
+        {
+            self.withdraw(channel, oldest);
+        }
+        let (place, id) = (reference.place, reference.id);
+        self.entries.push(Entry { place, id, base: allocation.base, used: now, refused: false });
+        Some(reference)
+    }
+
+    fn find(&mut self, place: Place, id: u64) -> Option<&mut Entry> {
+        self.entries.iter_mut().find(|entry| entry.id == id && entry.place == place)
+    }
+
+    /// Tells the target to close one.
+    fn withdraw(&mut self, channel: &Channel, index: usize) {
+        let entry = self.entries.swap_remove(index);
+        // A target that does not hear of it closes it when it has too many, or with the channel.
+        let _told = Note::Forget(entry.place, entry.id).send(channel);
+    }
+
+    /// The target wants the bytes of a command instead: it could not open the allocation, or does not know it.
+    pub(super) fn declined(&mut self, memory: &HostMemory, command: &Command, refused: bool) {
+        let piece = memory.local(command.local, command.offset, u64::from(command.length));
+        let Ok(Ok(Some(inside))) = piece.map(|piece| memory.inside(piece, Access::REMOTE_READ)) else { return };
+        let (place, id) = (inside.allocation.place, inside.allocation.id);
+        if refused {
+            if let Some(entry) = self.find(place, id) {
+                entry.refused = true;
+            }
+        } else {
+            self.entries.retain(|entry| (entry.place, entry.id) != (place, id));
+        }
+    }
+
+    /// Looks whether one of the allocations was freed, so that the target closes it and the device has its memory back.
+    pub(super) fn sweep(&mut self, channel: &Channel) {
+        self.cursor += 1;
+        if self.cursor >= self.entries.len() {
+            self.cursor = 0;
+        }
+        let Some(entry) = self.entries.get(self.cursor) else { return };
+        let found = device::in_use(entry.place.kind).and_then(|operations| operations.classify(entry.base));
+        if found.is_none_or(|found| found.id != entry.id) {
+            self.withdraw(channel, self.cursor);
+        }
+    }
+}
+
+/// A message that is wanted, and copied from its sender's device memory.
+#[derive(Clone, Copy)]
+pub(super) struct Pull {
+    /// Which offer.
+    pub(super) index: u32,
+    pub(super) id: ArrivalId,
+    pub(super) token: u32,
+    pub(super) length: u32,
+    pub(super) reference: Reference,
+}
+
+/// What became of one.
+pub(super) enum Pulled {
+    /// Its bytes are there.
+    Done,
+    /// Its bytes have to come another way: the allocation cannot be opened or copied from.
+    Refused,
+    /// The same, as it is not known.
+    Unknown,
+}
+
+struct Going {
+    pull: Pull,
+    copies: Vec<Copying>,
+    result: Pulled,
+}
+
+/// Copies from the device memory of the initiator of a channel.
+pub(super) struct Pulls {
+    handles: Handles,
+    channel: u32,
+    /// What could not be opened, newest last.
+    refused: VecDeque<(Place, u64)>,
+    /// Not begun, and how often their handle was looked for.
+    waiting: VecDeque<(Pull, u32)>,
+    going: Vec<Going>,
+    /// Something came that they may wait for.
+    look: bool,
+}
+
+impl Pulls {
+    pub(super) fn new(handles: Handles, channel: u32) -> Pulls {
+        Pulls { handles, channel, refused: VecDeque::new(), waiting: VecDeque::new(), going: Vec::new(), look: false }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.going.is_empty()
+    }
+
+    /// Whether a handle is waited for, so that the socket has to be looked at.
+    pub(super) fn wants_notes(&self) -> bool {
+        !self.waiting.is_empty() && !self.look && self.going.len() < LOCAL_COPIES_MAX
+    }
+
+    /// The socket was looked at.
+    pub(super) fn looked(&mut self) {
+        self.look |= !self.waiting.is_empty();
+        self.waiting.iter_mut().for_each(|(_, looks)| *looks += 1);
+    }
+
+    /// A note of the initiator.
+    pub(super) fn noted(&mut self, note: Option<Note>, statistics: &mut LocalStatistics) {
+        match note {
+            Some(Note::Handle(handle)) => {
+                let name = (handle.place, handle.id);
+                self.refused.retain(|refused| *refused != name);
+                if self.handles.lock().open(self.channel, &handle, |handle| open(handle).ok_or(())).is_ok() {
+                    statistics.handles_opened += 1;
+                } else {
+                    statistics.handles_refused += 1;
+                    self.refused.push_back(name);
+                    if self.refused.len() > LOCAL_HANDLES_MAX {
+                        self.refused.pop_front();
+                    }
+                }
+            }
+            Some(Note::Forget(place, id)) => self.handles.lock().forget(self.channel, place, id),
+            Some(Note::Grant(..)) | None => statistics.handles_refused += 1,
+        }
+        self.look = true;
+    }
+
+    pub(super) fn push(&mut self, pull: Pull) {
+        self.waiting.push_back((pull, 0));
+        self.look = true;
+    }
+
+    /// Goes on with all of them. Those that ended are pushed to `ended`. True: something happened.
+    pub(super) fn serve(&mut self, engine: &mut Engine<HostMemory>, ended: &mut Vec<(Pull, Pulled)>) -> bool {
+        let before = ended.len();
+        if std::mem::take(&mut self.look) {
+            let waiting = std::mem::take(&mut self.waiting);
+            for (pull, looks) in waiting {
+                if self.going.len() >= LOCAL_COPIES_MAX {
+                    self.waiting.push_back((pull, looks));
+                    continue;
+                }
+                let Reference { place, id, .. } = pull.reference;
+                let found = self.handles.lock().find(self.channel, place, id);
+                match found {
+                    Some(imported) => self.going.push(start(engine, pull, &imported)),
+                    None if self.refused.contains(&(place, id)) => ended.push((pull, Pulled::Refused)),
+                    None if looks >= LOCAL_HANDLE_LOOKS_MAX => ended.push((pull, Pulled::Unknown)),
+                    None => self.waiting.push_back((pull, looks)),
+                }
+            }
+        }
+        self.going.retain_mut(|going| {
+            // A copy that failed is not told apart from one that cannot be: the bytes come another way.
+            going.copies.retain(|copy| match engine.memory_mut().is_copied(copy) {
+                Ok(done) => !done,
+                Err(_) => {
+                    going.result = Pulled::Refused;
+                    false
+                }
+            });
+            let done = going.copies.is_empty();
+            if done {
+                ended.push((going.pull, std::mem::replace(&mut going.result, Pulled::Done)));
+            }
+            !done
+        });
+        let busy = ended.len() > before;
+        // There is room for those that waited for it.
+        self.look |= busy && !self.waiting.is_empty();
+        busy
+    }
+
+    /// The channel ends: gives the copies that go on, which have to be asked about until they are done.
+    pub(super) fn close(&mut self, orphans: &mut Vec<Copying>) {
+        self.waiting.clear();
+        self.going.drain(..).for_each(|going| orphans.extend(going.copies));
+        self.handles.lock().close_channel(self.channel);
+    }
+}
+
+/// Starts to copy a message to where it is wanted.
+fn start(engine: &mut Engine<HostMemory>, pull: Pull, imported: &Arc<Imported>) -> Going {
+    let length = u64::from(pull.length);
+    let mut going = Going { pull, copies: Vec::new(), result: Pulled::Done };
+    let mut done = 0;
+    while done < length {
+        let (memory, piece) = match engine.room(pull.id, done, length - done) {
+            Ok(Room::Memory(memory, piece)) if piece.length > 0 => (memory, piece),
+            // Nobody wants it any more.
+            Ok(Room::Bytes(_) | Room::Nowhere) => return going,
+            // The way through the host meets the same, and tells of it.
+            Ok(Room::Memory(..)) | Err(_) => {
+                going.result = Pulled::Refused;
+                return going;
+            }
+        };
+        let from = pull.reference.offset.checked_add(done);
+        match from.map(|from| memory.start_from_foreign(piece, imported.clone(), from)) {
+            Some(Ok(copying)) => going.copies.push(copying),
+            Some(Err(_)) | None => {
+                going.result = Pulled::Refused;
+                return going;
+            }
+        }
+        done += piece.length;
+    }
+    going
+}
