@@ -169,10 +169,12 @@ impl Drop for Inner {
     fn drop(&mut self) {
         // Every access of a peer is made under this lock, and looks the key up anew: when it is ours and the key is gone,
         // there are no more. A key that a peer has invalidated is gone already.
-        let mut core = self.domain.nic().lock();
+        let mut guard = self.domain.nic().lock();
+        let core = &mut *guard;
         let _ = core.engine.memory_mut().deregister(self.region.key);
         // Peers on this machine may have it mapped. One that does not let go keeps a copy of what it was.
-        if core.local.as_mut().is_some_and(|local| !local.revoke(self.region.key)) && self.memory.revoke().is_err() {
+        let held = core.local.as_mut().is_some_and(|local| !local.revoke(&mut core.engine, self.region.key));
+        if held && self.memory.revoke().is_err() {
             // The system has no memory for the copy, and the promise that nobody reaches the region cannot be kept:
             // this ends as any allocation that fails.
             std::process::abort();

@@ -5,8 +5,16 @@
 //! target, when it deregisters, clears the first and waits until the second is clear: an access that begins later finds
 //! the region gone. A peer that does not let go is left with pages that are not the region's any more
 //! (`weft_mem::MemoryRegion::revoke`).
+//!
+//! Memory of a device is handed over by its handle, with two words: the target's, as above, and the initiator's, which
+//! says whether it has the region open, and whether copies are under way. A device's pages cannot be taken back: who
+//! deregisters such a region waits until the peer's copies are done, which is soon. From a peer that never says so the
+//! channel is taken, which is counted; it could go on to reach the memory until that is freed. A peer that is told to
+//! close the region does so when it next looks, which is not waited for long: NVIDIA wants memory to be freed only after
+//! every process has closed it, but its driver keeps the pages until then.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -17,12 +25,15 @@ use weft_core::limits::ATOMIC_MAX_BYTES;
 use weft_core::memory::{Access, Fault, Memory};
 use weft_link::limits::CHANNEL_WORDS_MAX;
 use weft_link::shm::Channel;
+use weft_mem::cache::Imported;
+use weft_mem::device::{Handle, Place};
 use weft_mem::{HostMemory, Mapping};
 
+use super::handle::{self, DeviceNote, Handles};
 use super::record::failure_of;
 use super::route::read_local;
 use super::{WORD_BUSY, WORD_FIRST_GRANT};
-use crate::limits::{LOCAL_LET_GO_US, LOCAL_REGIONS_MAX};
+use crate::limits::{LOCAL_CLOSE_US, LOCAL_DEVICE_LET_GO_US, LOCAL_LET_GO_US, LOCAL_REGIONS_MAX};
 
 /// The regions of one target, as its initiator knows them.
 #[derive(Default)]
@@ -38,6 +49,38 @@ enum Attachment {
     /// Not to be had: go through the target.
     Refused,
     Granted(Grant),
+    /// Memory of a device.
+    Device(DeviceGrant),
+}
+
+/// A region of a device's memory that may be reached.
+struct DeviceGrant {
+    imported: Arc<Imported>,
+    place: Place,
+    id: u64,
+    note: DeviceNote,
+    /// Copies under way.
+    going: u32,
+}
+
+/// What an initiator says about a region of a device's memory, in the word behind that of the grant.
+const CLOSED: u64 = 0;
+const OPEN: u64 = 1;
+const BUSY: u64 = 2;
+
+impl DeviceGrant {
+    fn word(&self) -> usize {
+        self.note.word as usize
+    }
+
+    fn is_granted(&self, channel: &Channel) -> bool {
+        channel.shared_word(self.word()).load(Ordering::SeqCst) == GRANTED
+    }
+
+    fn say(&self, channel: &Channel, what: u64) {
+        // An exchange, for its full barrier: the look at the grant must not come before the others can see this.
+        channel.shared_word(self.word() + 1).swap(what, Ordering::SeqCst);
+    }
 }
 
 /// A region that may be reached.
@@ -105,6 +148,89 @@ impl Attachments {
             self.entries.retain(|(key, _)| *key != command.key);
         }
         result
+    }
+
+    /// The target has handed over a region of a device's memory. False: it is not to be had.
+    pub(super) fn granted_device(
+        &mut self,
+        channel: &Channel,
+        handles: &Handles,
+        key: u64,
+        note: DeviceNote,
+        handle: &Handle,
+    ) -> bool {
+        let word = note.word as usize;
+        let inside = note.offset.checked_add(note.length).is_some_and(|end| end <= handle.length);
+        let opened = if inside && (WORD_FIRST_GRANT..CHANNEL_WORDS_MAX - 1).contains(&word) {
+            handles.open(channel.id(), handle)
+        } else {
+            None
+        };
+        let Some(imported) = opened else {
+            self.refused(key);
+            return false;
+        };
+        let grant = DeviceGrant { imported, place: handle.place, id: handle.id, note, going: 0 };
+        grant.say(channel, OPEN);
+        self.set(key, Attachment::Device(grant));
+        true
+    }
+
+    /// Memory of a device that a command is for, if this node may reach it: what it is in, and where in that. The target
+    /// knows that it is in use until [`Attachments::leave`].
+    pub(super) fn enter(
+        &mut self,
+        channel: &Channel,
+        command: &Command,
+        access: Access,
+    ) -> Option<(Arc<Imported>, u64)> {
+        let (_, attachment) = self.entries.iter_mut().find(|(key, _)| *key == command.key)?;
+        let Attachment::Device(grant) = attachment else { return None };
+        let offset = command.address.checked_sub(grant.note.base)?;
+        let end = offset.checked_add(u64::from(command.length))?;
+        if end > grant.note.length || !Access(grant.note.access).contains(access) {
+            return None;
+        }
+        grant.say(channel, BUSY);
+        if !grant.is_granted(channel) {
+            grant.say(channel, if grant.going > 0 { BUSY } else { OPEN });
+            return None;
+        }
+        grant.going += 1;
+        Some((grant.imported.clone(), grant.note.offset + offset))
+    }
+
+    /// A command is out of a device's memory.
+    pub(super) fn leave(&mut self, channel: &Channel, key: u64) {
+        let entry = self.entries.iter_mut().find(|(known, _)| *known == key);
+        if let Some((_, Attachment::Device(grant))) = entry {
+            grant.going = grant.going.saturating_sub(1);
+            if grant.going == 0 {
+                grant.say(channel, OPEN);
+            }
+        }
+    }
+
+    /// Closes regions of devices that are not granted any more.
+    pub(super) fn sweep(&mut self, channel: &Channel, handles: &Handles) {
+        let gone = |attachment: &Attachment| match attachment {
+            Attachment::Device(grant) => grant.going == 0 && !grant.is_granted(channel),
+            _ => false,
+        };
+        while let Some(index) = self.entries.iter().position(|(_, attachment)| gone(attachment)) {
+            if let (_, Attachment::Device(grant)) = self.entries.swap_remove(index) {
+                let same = |other: &Attachment| match other {
+                    Attachment::Device(other) => (other.place, other.id) == (grant.place, grant.id),
+                    _ => false,
+                };
+                if !self.entries.iter().any(|(_, other)| same(other)) {
+                    handles.forget(channel.id(), grant.place, grant.id);
+                }
+                let word = grant.word();
+                drop(grant);
+                channel.shared_word(word + 1).store(CLOSED, Ordering::SeqCst);
+            }
+        }
     }
 
     #[inline]
@@ -238,7 +364,19 @@ pub(super) fn parse_grant(bytes: &[u8], descriptors: &[OwnedFd]) -> Option<(u32,
 pub(super) struct Granting {
     /// Key and word; a word is used once for each channel's life, so that a late look cannot find another region's.
     granted: Vec<(u64, usize)>,
+    /// The same of memory of devices, with its place and the id of its allocation.
+    devices: Vec<(u64, usize, Place, u64)>,
     words: usize,
+}
+
+/// Whether a peer has left a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Left {
+    Yes,
+    /// It is still at it.
+    No,
+    /// It is still at it, and it is memory of a device.
+    NotDevice,
 }
 
 impl Granting {
@@ -255,6 +393,9 @@ impl Granting {
         if word >= CHANNEL_WORDS_MAX || engine.counts_remote_access(endpoint) {
             return false;
         }
+        if self.grant_device(channel, engine, word, token, key) {
+            return true;
+        }
         let Some((shareable, base, access)) = engine.memory().share(key) else { return false };
         self.words += 1;
         channel.shared_word(word).store(GRANTED, Ordering::SeqCst);
@@ -267,19 +408,72 @@ impl Granting {
         true
     }
 
-    /// Takes a region back. False: the peer still is at it, and will not let go.
-    pub(super) fn revoke(&mut self, channel: &Channel, key: u64) -> bool {
-        let Some(place) = self.granted.iter().position(|(granted, _)| *granted == key) else { return true };
+    /// Hands memory of a device over; false: it is not such memory, or cannot be.
+    fn grant_device(
+        &mut self,
+        channel: &Channel,
+        engine: &Engine<HostMemory>,
+        word: usize,
+        token: u32,
+        key: u64,
+    ) -> bool {
+        // Some kinds do not let a process open its own handles; and who waits for itself waits for ever.
+        let same_process = u32::try_from(channel.peer_pid()) == Ok(std::process::id());
+        if same_process || word + 1 >= CHANNEL_WORDS_MAX || !engine.memory().uses_devices() {
+            return false;
+        }
+        let Some(grant) = engine.memory().share_device(key) else { return false };
+        let (base, offset, length, access) = (grant.base, grant.offset, grant.length, grant.access.0);
+        let note = DeviceNote { token, word: word as u32, base, offset, length, access };
+        let (place, id) = (grant.handle.place, grant.handle.id);
+        self.words += 2;
+        channel.shared_word(word).store(GRANTED, Ordering::SeqCst);
+        if !handle::Note::Grant(note, grant.handle).send(channel) {
+            channel.shared_word(word).store(0, Ordering::SeqCst);
+            return false;
+        }
+        self.devices.push((key, word, place, id));
+        true
+    }
+
+    /// Takes a region back, and waits for the peer to leave it.
+    pub(super) fn revoke(&mut self, channel: &Channel, key: u64) -> Left {
+        if let Some(place) = self.devices.iter().position(|(granted, ..)| *granted == key) {
+            return self.revoke_device(channel, place);
+        }
+        let Some(place) = self.granted.iter().position(|(granted, _)| *granted == key) else { return Left::Yes };
         let (_, word) = self.granted.swap_remove(place);
         channel.shared_word(word).store(0, Ordering::SeqCst);
         let busy = channel.shared_word(WORD_BUSY);
-        let start = Instant::now();
-        while busy.load(Ordering::SeqCst) != 0 {
-            if start.elapsed() > Duration::from_micros(LOCAL_LET_GO_US) {
-                return false;
-            }
-            std::thread::yield_now();
-        }
-        true
+        let left = wait(LOCAL_LET_GO_US, || busy.load(Ordering::SeqCst) == 0);
+        if left { Left::Yes } else { Left::No }
     }
+
+    fn revoke_device(&mut self, channel: &Channel, place: usize) -> Left {
+        let (_, word, place, id) = self.devices.swap_remove(place);
+        channel.shared_word(word).store(0, Ordering::SeqCst);
+        let theirs = channel.shared_word(word + 1);
+        if theirs.load(Ordering::SeqCst) == CLOSED {
+            return Left::Yes;
+        }
+        // Wakes a peer that sleeps.
+        let _told = handle::Note::Forget(place, id).send(channel);
+        if !wait(LOCAL_DEVICE_LET_GO_US, || matches!(theirs.load(Ordering::SeqCst), CLOSED | OPEN)) {
+            return Left::NotDevice;
+        }
+        let _closed = wait(LOCAL_CLOSE_US, || theirs.load(Ordering::SeqCst) == CLOSED);
+        Left::Yes
+    }
+}
+
+/// Waits for a peer, but not for ever.
+fn wait(micros: u64, mut until: impl FnMut() -> bool) -> bool {
+    let start = Instant::now();
+    while !until() {
+        if start.elapsed() > Duration::from_micros(micros) {
+            return false;
+        }
+        std::thread::yield_now();
+    }
+    true
 }

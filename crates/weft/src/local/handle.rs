@@ -7,6 +7,9 @@
 //! before its handle, and waits for it for a while. Where a handle does not come, makes no sense, or cannot be opened, the
 //! target asks for the bytes instead, which then go through the host, and both count it.
 //!
+//! Writes and reads go the other way: the target hands over a handle of its region (`attachment`), and the initiator copies
+//! ([`Reaching`]).
+//!
 //! A handle opens the whole allocation, for reading and writing: no kind of device knows less. So a process of the same
 //! user that was sent something from device memory could reach all of that allocation, if it wanted to.
 
@@ -14,17 +17,21 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use weft_core::command::Command;
+use weft_core::command::{Command, Operation};
 use weft_core::engine::Engine;
 use weft_core::engine::hall::{ArrivalId, Room};
-use weft_core::memory::{Access, Memory};
-use weft_link::shm::Channel;
+use weft_core::event::Failure;
+use weft_core::memory::{Access, Fault, LocalKey, Memory};
+use weft_link::shm::{Channel, ChannelId};
 use weft_mem::cache::{Imported, OpenedHandles};
 use weft_mem::device::{self, HANDLE_BYTES, Handle, Kind, Place};
-use weft_mem::{Copying, HostMemory};
+use weft_mem::{Buffer, Copying, HostMemory, MemoryRegion};
 
 use super::LocalStatistics;
-use crate::limits::{LOCAL_COPIES_MAX, LOCAL_HANDLE_LOOKS_MAX, LOCAL_HANDLES_MAX};
+use crate::limits::{
+    LOCAL_BOUNCE_BYTES, LOCAL_COPIES_MAX, LOCAL_DEVICE_SYNC_BYTES, LOCAL_HANDLE_AFTER, LOCAL_HANDLE_LOOKS_MAX,
+    LOCAL_HANDLES_MAX, LOCAL_POOLS_MAX,
+};
 
 /// Allocations of peers that are open here, of all channels.
 #[derive(Clone, Default)]
@@ -34,6 +41,19 @@ impl Handles {
     fn lock(&self) -> MutexGuard<'_, OpenedHandles> {
         // A thread that panicked while it held the lock left whole entries behind.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens an allocation of the peer of a channel, if it is not open.
+    pub(super) fn open(&self, channel: ChannelId, handle: &Handle) -> Option<Arc<Imported>> {
+        self.lock().open(channel.0, handle, |handle| open(handle).ok_or(())).ok()
+    }
+
+    pub(super) fn forget(&self, channel: ChannelId, place: Place, id: u64) {
+        self.lock().forget(channel.0, place, id);
+    }
+
+    pub(super) fn close_channel(&self, channel: ChannelId) {
+        self.lock().close_channel(channel.0);
     }
 }
 
@@ -87,6 +107,8 @@ pub(super) enum Note {
     Handle(Handle),
     /// It is gone, or will not be referred to any more: close it.
     Forget(Place, u64),
+    /// The bounce buffers of the initiator; the answer goes to this token.
+    Pool(u32, Handle),
     /// A region that the initiator may reach by itself.
     Grant(DeviceNote, Handle),
 }
@@ -106,33 +128,35 @@ pub(super) struct DeviceNote {
 const NOTE_HANDLE: u64 = 1;
 const NOTE_FORGET: u64 = 2;
 const NOTE_GRANT: u64 = 3;
-const NOTE_WORDS: usize = 10;
+const NOTE_POOL: u64 = 4;
+const NOTE_WORDS: usize = 9;
 const NOTE_BYTES: usize = 8 * NOTE_WORDS + HANDLE_BYTES;
 
 impl Note {
     /// Sends it; false: the socket does not take it now.
     pub(super) fn send(&self, channel: &Channel) -> bool {
         let mut bytes = [0; NOTE_BYTES];
-        let mut words = [0; NOTE_WORDS];
-        let handle = match self {
-            Note::Handle(handle) => {
-                words = [NOTE_HANDLE, place_word(handle.place), handle.id, handle.length, 0, 0, 0, 0, 0, 0];
-                Some(handle)
-            }
-            Note::Forget(place, id) => {
-                words = [NOTE_FORGET, place_word(*place), *id, 0, 0, 0, 0, 0, 0, 0];
-                None
-            }
-            Note::Grant(grant, handle) => {
+        let (tag, handle) = match self {
+            Note::Handle(handle) => (NOTE_HANDLE, Some(handle)),
+            Note::Forget(..) => (NOTE_FORGET, None),
+            Note::Pool(_, handle) => (NOTE_POOL, Some(handle)),
+            Note::Grant(_, handle) => (NOTE_GRANT, Some(handle)),
+        };
+        let (place, id) = match (self, handle) {
+            (Note::Forget(place, id), _) => (*place, *id),
+            (_, handle) => handle.map_or((Place::HOST, 0), |handle| (handle.place, handle.id)),
+        };
+        let rest = match self {
+            Note::Handle(_) | Note::Forget(..) => [0; 5],
+            Note::Pool(token, _) => [u64::from(*token), 0, 0, 0, 0],
+            Note::Grant(grant, _) => {
                 let names = u64::from(grant.word) << 32 | u64::from(grant.token);
-                let (place, access) = (place_word(handle.place), u64::from(grant.access));
-                let region = [names, grant.base, grant.offset, grant.length, access, 0];
-                words[..4].copy_from_slice(&[NOTE_GRANT, place, handle.id, handle.length]);
-                words[4..].copy_from_slice(&region);
-                Some(handle)
+                [names, grant.base, grant.offset, grant.length, u64::from(grant.access)]
             }
         };
-        put_words(&mut bytes, &words);
+        let [names, base, offset, length, access] = rest;
+        let all = handle.map_or(0, |handle| handle.length);
+        put_words(&mut bytes, &[tag, place_word(place), id, all, names, base, offset, length, access]);
         if let (Some(handle), Some(room)) = (handle, bytes.last_chunk_mut::<HANDLE_BYTES>()) {
             *room = handle.bytes;
         }
@@ -151,6 +175,7 @@ impl Note {
         match tag {
             NOTE_HANDLE => Some(Note::Handle(handle)),
             NOTE_FORGET => Some(Note::Forget(place, id)),
+            NOTE_POOL => Some(Note::Pool(words.next()? as u32, handle)),
             NOTE_GRANT => {
                 let (names, base) = (words.next()?, words.next()?);
                 let (offset, length, access) = (words.next()?, words.next()?, words.next()?);
@@ -164,7 +189,7 @@ impl Note {
 }
 
 /// Opens the allocation of a peer. A kind that this process does not use is not loaded for a peer's sake.
-pub(super) fn open(handle: &Handle) -> Option<Imported> {
+fn open(handle: &Handle) -> Option<Imported> {
     let operations = device::in_use(handle.place.kind)?;
     Imported::open(operations, handle).ok()
 }
@@ -183,8 +208,16 @@ struct Entry {
     id: u64,
     base: u64,
     used: u64,
+    standing: Standing,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    /// The target does not know it; so many short messages came from it.
+    Used(u32),
+    Told,
     /// The target could not open it.
-    refused: bool,
+    Refused,
 }
 
 /// Whether the bytes of a command lie in device memory.
@@ -206,24 +239,33 @@ impl Told {
         let reference = Reference { place: allocation.place, id: allocation.id, offset: inside.offset };
         self.clock += 1;
         let now = self.clock;
-        if let Some(known) = self.find(reference.place, reference.id) {
-            if known.refused {
-                return None;
+        let (place, id) = (reference.place, reference.id);
+        if self.find(place, id).is_none() {
+            if self.entries.len() >= LOCAL_HANDLES_MAX
+                && let Some(oldest) = (0..LOCAL_HANDLES_MAX).min_by_key(|index| self.entries.get(*index).map(|e| e.used))
+            {
+                self.withdraw(channel, oldest);
             }
-            known.used = now;
-            return Some(reference);
+            let standing = Standing::Used(0);
+            self.entries.push(Entry { place, id, base: allocation.base, used: now, standing });
+        }
+        let entry = self.find(place, id)?;
+        entry.used = now;
+        match &mut entry.standing {
+            Standing::Told => return Some(reference),
+            Standing::Refused => return None,
+            Standing::Used(times) => {
+                if length <= LOCAL_BOUNCE_BYTES as u64 && *times < LOCAL_HANDLE_AFTER {
+                    *times += 1;
+                    return None;
+                }
+            }
         }
         let handle = memory.export(piece, Access::REMOTE_READ).ok()?;
-        if handle.id != allocation.id || !Note::Handle(handle).send(channel) {
+        if handle.id != id || !Note::Handle(handle).send(channel) {
             return None;
         }
-        if self.entries.len() >= LOCAL_HANDLES_MAX
-            && let Some(oldest) = (0..self.entries.len()).min_by_key(|index| self.entries.get(*index).map(|e| e.used))
-        {
-            self.withdraw(channel, oldest);
-        }
-        let (place, id) = (reference.place, reference.id);
-        self.entries.push(Entry { place, id, base: allocation.base, used: now, refused: false });
+        entry.standing = Standing::Told;
         Some(reference)
     }
 
@@ -234,6 +276,9 @@ impl Told {
     /// Tells the target to close one.
     fn withdraw(&mut self, channel: &Channel, index: usize) {
         let entry = self.entries.swap_remove(index);
+        if entry.standing != Standing::Told {
+            return;
+        }
         // A target that does not hear of it closes it when it has too many, or with the channel.
         let _told = Note::Forget(entry.place, entry.id).send(channel);
     }
@@ -245,7 +290,7 @@ impl Told {
         let (place, id) = (inside.allocation.place, inside.allocation.id);
         if refused {
             if let Some(entry) = self.find(place, id) {
-                entry.refused = true;
+                entry.standing = Standing::Refused;
             }
         } else {
             self.entries.retain(|entry| (entry.place, entry.id) != (place, id));
@@ -290,13 +335,17 @@ pub(super) enum Pulled {
 struct Going {
     pull: Pull,
     copies: Vec<Copying>,
+    /// It goes here first, and then to where it belongs: nobody wants it yet, or it is for another kind of device.
+    kept: Option<(LocalKey, MemoryRegion)>,
     result: Pulled,
 }
 
 /// Copies from the device memory of the initiator of a channel.
 pub(super) struct Pulls {
     handles: Handles,
-    channel: u32,
+    channel: ChannelId,
+    /// Bounce buffers of the initiator. They stay open as long as the channel.
+    pools: Vec<(Place, u64, Arc<Imported>)>,
     /// What could not be opened, newest last.
     refused: VecDeque<(Place, u64)>,
     /// Not begun, and how often their handle was looked for.
@@ -307,8 +356,20 @@ pub(super) struct Pulls {
 }
 
 impl Pulls {
-    pub(super) fn new(handles: Handles, channel: u32) -> Pulls {
-        Pulls { handles, channel, refused: VecDeque::new(), waiting: VecDeque::new(), going: Vec::new(), look: false }
+    pub(super) fn new(handles: Handles, channel: ChannelId) -> Pulls {
+        let (refused, waiting) = (VecDeque::new(), VecDeque::new());
+        Pulls { handles, channel, pools: Vec::new(), refused, waiting, going: Vec::new(), look: false }
+    }
+
+    /// Whether something lies in a bounce buffer.
+    pub(super) fn is_bounced(&self, reference: &Reference) -> bool {
+        self.pools.iter().any(|(place, id, _)| (*place, *id) == (reference.place, reference.id))
+    }
+
+    fn find(&self, reference: &Reference) -> Option<Arc<Imported>> {
+        let Reference { place, id, .. } = *reference;
+        let pool = self.pools.iter().find(|pool| (pool.0, pool.1) == (place, id));
+        pool.map(|pool| pool.2.clone()).or_else(|| self.handles.lock().find(self.channel.0, place, id))
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -326,13 +387,25 @@ impl Pulls {
         self.waiting.iter_mut().for_each(|(_, looks)| *looks += 1);
     }
 
-    /// A note of the initiator.
-    pub(super) fn noted(&mut self, note: Option<Note>, statistics: &mut LocalStatistics) {
+    /// A note of the initiator; what it has to be answered, if it has.
+    pub(super) fn noted(&mut self, note: Option<Note>, statistics: &mut LocalStatistics) -> Option<(u32, bool)> {
+        let mut answer = None;
         match note {
+            Some(Note::Pool(token, handle)) => {
+                let opened = if self.pools.len() < LOCAL_POOLS_MAX { open(&handle) } else { None };
+                answer = Some((token, opened.is_some()));
+                match opened {
+                    Some(imported) => {
+                        statistics.handles_opened += 1;
+                        self.pools.push((handle.place, handle.id, Arc::new(imported)));
+                    }
+                    None => statistics.handles_refused += 1,
+                }
+            }
             Some(Note::Handle(handle)) => {
                 let name = (handle.place, handle.id);
                 self.refused.retain(|refused| *refused != name);
-                if self.handles.lock().open(self.channel, &handle, |handle| open(handle).ok_or(())).is_ok() {
+                if self.handles.open(self.channel, &handle).is_some() {
                     statistics.handles_opened += 1;
                 } else {
                     statistics.handles_refused += 1;
@@ -342,10 +415,11 @@ impl Pulls {
                     }
                 }
             }
-            Some(Note::Forget(place, id)) => self.handles.lock().forget(self.channel, place, id),
+            Some(Note::Forget(place, id)) => self.handles.forget(self.channel, place, id),
             Some(Note::Grant(..)) | None => statistics.handles_refused += 1,
         }
         self.look = true;
+        answer
     }
 
     pub(super) fn push(&mut self, pull: Pull) {
@@ -364,8 +438,7 @@ impl Pulls {
                     continue;
                 }
                 let Reference { place, id, .. } = pull.reference;
-                let found = self.handles.lock().find(self.channel, place, id);
-                match found {
+                match self.find(&pull.reference) {
                     Some(imported) => self.going.push(start(engine, pull, &imported)),
                     None if self.refused.contains(&(place, id)) => ended.push((pull, Pulled::Refused)),
                     None if looks >= LOCAL_HANDLE_LOOKS_MAX => ended.push((pull, Pulled::Unknown)),
@@ -384,6 +457,7 @@ impl Pulls {
             });
             let done = going.copies.is_empty();
             if done {
+                going.unload(engine);
                 ended.push((going.pull, std::mem::replace(&mut going.result, Pulled::Done)));
             }
             !done
@@ -395,38 +469,168 @@ impl Pulls {
     }
 
     /// The channel ends: gives the copies that go on, which have to be asked about until they are done.
-    pub(super) fn close(&mut self, orphans: &mut Vec<Copying>) {
+    pub(super) fn close(&mut self, engine: &mut Engine<HostMemory>, orphans: &mut Vec<Copying>) {
         self.waiting.clear();
-        self.going.drain(..).for_each(|going| orphans.extend(going.copies));
-        self.handles.lock().close_channel(self.channel);
+        for going in self.going.drain(..) {
+            // Waits for copies into it.
+            going.kept.map(|(key, _)| engine.memory_mut().take(key));
+            orphans.extend(going.copies);
+        }
+        self.pools.clear();
+        self.handles.close_channel(self.channel);
     }
 }
 
-/// Starts to copy a message to where it is wanted.
+/// Starts to copy a message to where it is wanted, or else to the host.
 fn start(engine: &mut Engine<HostMemory>, pull: Pull, imported: &Arc<Imported>) -> Going {
+    let mut going = Going { pull, copies: Vec::new(), kept: None, result: Pulled::Done };
     let length = u64::from(pull.length);
-    let mut going = Going { pull, copies: Vec::new(), result: Pulled::Done };
+    let Some(end) = pull.reference.offset.checked_add(length).filter(|end| *end <= imported.length()) else {
+        going.result = Pulled::Refused;
+        return going;
+    };
     let mut done = 0;
     while done < length {
-        let (memory, piece) = match engine.room(pull.id, done, length - done) {
-            Ok(Room::Memory(memory, piece)) if piece.length > 0 => (memory, piece),
+        let started = match engine.room(pull.id, done, length - done) {
+            Ok(Room::Memory(memory, piece)) if piece.length > 0 => {
+                let started = memory.start_from_foreign(piece, imported.clone(), end - length + done);
+                done += piece.length;
+                started
+            }
             // Nobody wants it any more.
-            Ok(Room::Bytes(_) | Room::Nowhere) => return going,
-            // The way through the host meets the same, and tells of it.
-            Ok(Room::Memory(..)) | Err(_) => {
-                going.result = Pulled::Refused;
+            Ok(Room::Nowhere) => return going,
+            Ok(Room::Memory(..)) => Err(Fault::OutOfBounds),
+            Ok(Room::Bytes(_)) => Err(Fault::NotSupported),
+            Err(fault) => Err(fault),
+        };
+        match started {
+            Ok(copying) => going.copies.push(copying),
+            Err(Fault::NotSupported) if going.copies.is_empty() => {
+                going.keep(engine, imported);
                 return going;
             }
-        };
-        let from = pull.reference.offset.checked_add(done);
-        match from.map(|from| memory.start_from_foreign(piece, imported.clone(), from)) {
-            Some(Ok(copying)) => going.copies.push(copying),
-            Some(Err(_)) | None => {
+            // The way through the host meets the same, and tells of it.
+            Err(_) => {
                 going.result = Pulled::Refused;
                 return going;
             }
         }
-        done += piece.length;
     }
     going
+}
+
+impl Going {
+    /// Copies the message to memory of the host.
+    fn keep(&mut self, engine: &mut Engine<HostMemory>, imported: &Arc<Imported>) {
+        self.result = Pulled::Refused;
+        let Some(region) = MemoryRegion::alloc_zeroed(self.pull.length as usize) else { return };
+        let memory = engine.memory_mut();
+        let Ok(buffer) = Buffer::from_region(&region, 0, region.length()) else { return };
+        let Ok(key) = memory.attach(buffer) else { return };
+        let started = memory
+            .local(key, 0, u64::from(self.pull.length))
+            .and_then(|all| memory.start_from_foreign(all, imported.clone(), self.pull.reference.offset));
+        match started {
+            Ok(copying) => {
+                self.copies.push(copying);
+                self.kept = Some((key, region));
+                self.result = Pulled::Done;
+            }
+            Err(_) => drop(memory.take(key)),
+        }
+    }
+
+    /// Brings a message that was kept to where it belongs.
+    fn unload(&mut self, engine: &mut Engine<HostMemory>) {
+        let Some((key, region)) = self.kept.take() else { return };
+        drop(engine.memory_mut().take(key));
+        let length = u64::from(self.pull.length);
+        let mut done = 0;
+        while matches!(self.result, Pulled::Done) && done < length {
+            let from = done as usize;
+            let placed = match engine.room(self.pull.id, done, length - done) {
+                Ok(Room::Bytes(bytes)) => region.read(from, bytes).map(|()| bytes.len() as u64),
+                Ok(Room::Memory(memory, piece)) => region
+                    .to_vec(from, piece.length as usize)
+                    .and_then(|bytes| memory.write(piece, &bytes))
+                    .map(|()| piece.length),
+                Ok(Room::Nowhere) => return,
+                Err(fault) => Err(fault),
+            };
+            match placed {
+                Ok(length) if length > 0 => done += length,
+                _ => self.result = Pulled::Refused,
+            }
+        }
+    }
+}
+
+/// A write or read that this node does in a peer's device memory.
+pub(super) struct Reaching {
+    pub(super) token: u32,
+    pub(super) key: u64,
+    copies: Vec<Copying>,
+    result: Result<(), Failure>,
+}
+
+impl Reaching {
+    /// Whether it is done, and how it ended.
+    pub(super) fn poll(&mut self, memory: &mut HostMemory) -> Option<Result<(), Failure>> {
+        self.copies.retain(|copy| match memory.is_copied(copy) {
+            Ok(done) => !done,
+            Err(_) => {
+                self.result = Err(Failure::OperationFailed);
+                false
+            }
+        });
+        self.copies.is_empty().then_some(self.result)
+    }
+
+    pub(super) fn into_copies(self) -> Vec<Copying> {
+        self.copies
+    }
+}
+
+/// What became of a command that is to be done in a peer's device memory.
+pub(super) enum Reached {
+    Done(Result<(), Failure>),
+    /// It goes on. The caller gives it a token.
+    Going(Reaching),
+    /// It cannot be done this way.
+    Not,
+}
+
+/// Copies the bytes of a command into a peer's device memory, or out of it.
+pub(super) fn reach(memory: &mut HostMemory, command: &Command, imported: &Arc<Imported>, at: u64) -> Reached {
+    let length = u64::from(command.length);
+    let writes = command.operation == Operation::Write;
+    let mut going = Reaching { token: 0, key: command.key, copies: Vec::new(), result: Ok(()) };
+    let mut done = 0;
+    while done < length {
+        let piece = match memory.local(command.local, command.offset + done, length - done) {
+            Ok(piece) if piece.length > 0 => piece,
+            _ => {
+                going.result = Err(Failure::LocalFault);
+                break;
+            }
+        };
+        let from = at + done;
+        let copied = match (piece.length <= u64::from(LOCAL_DEVICE_SYNC_BYTES), writes) {
+            (true, true) => memory.copy_to_foreign(piece, &**imported, from).map(|()| None),
+            (true, false) => memory.copy_from_foreign(piece, &**imported, from).map(|()| None),
+            (false, true) => memory.start_to_foreign(piece, imported.clone(), from).map(Some),
+            (false, false) => memory.start_from_foreign(piece, imported.clone(), from).map(Some),
+        };
+        match copied {
+            Ok(copying) => going.copies.extend(copying),
+            // Another kind of device, for one. The target may fare better.
+            Err(_) if done == 0 => return Reached::Not,
+            Err(_) => {
+                going.result = Err(Failure::OperationFailed);
+                break;
+            }
+        }
+        done += piece.length;
+    }
+    if going.copies.is_empty() { Reached::Done(going.result) } else { Reached::Going(going) }
 }

@@ -11,18 +11,21 @@
 //! | longer, or *delivered* | offered; when a receive wants it, in parts through the ring, or copied once by the target (cross-memory attach), whichever was measured to be faster |
 //! | write, read, atomic on memory from [`Domain::register`](crate::Domain::register) of a length | straight in the target's memory, which is mapped here |
 //! | on other memory | through the target, in parts or by attach |
+//! | message from device memory | copied by the target's device from the sender's allocation (`handle`), or a bounce buffer (`bounce`) |
+//! | write, read on device memory | copied by the initiator's device |
 //!
 //! A peer may lie or die at any instruction. It has only its own channels: what it writes there is checked, what it
 //! breaks is closed, and everything under way on them ends with an error.
 
 mod attachment;
+mod bounce;
 mod handle;
 mod record;
 mod route;
 mod visitor;
 
 use std::net::SocketAddr;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
 use weft_core::address::{Address, PeerId};
@@ -35,6 +38,7 @@ use weft_mem::{Copying, HostMemory, attach};
 
 use crate::limits::LOCAL_POLLED_AT_ONCE;
 
+use attachment::Left;
 use handle::{Handles, Note};
 use route::Route;
 use visitor::Visitor;
@@ -83,14 +87,20 @@ pub struct LocalStatistics {
     pub broken: u64,
     /// Regions that had to be taken from a peer that did not let go.
     pub revoked: u64,
-    /// Messages that were copied here from a peer's device memory, without passing through the host.
+    /// Messages that were copied here from a peer's device memory, and writes and reads that were done in it, without
+    /// passing through the host.
     pub by_handle: u64,
+    /// Messages that went through bounce buffers on a device: counted at both ends.
+    pub bounced: u64,
     /// Messages, writes and reads whose bytes lie in device memory here and went through the host.
     pub staged: u64,
     /// Allocations of peers that were opened.
     pub handles_opened: u64,
     /// Handles of peers that made no sense or could not be opened: what they were for goes through the host.
     pub handles_refused: u64,
+    /// Peers that did not leave a region of a device's memory when it was deregistered. Their channel was closed; nothing
+    /// keeps them from the memory until it is freed.
+    pub held: u64,
 }
 
 /// The road inside the node, of one NIC.
@@ -227,7 +237,7 @@ impl Local {
             self.statistics.broken += 1;
             self.end_route(engine, index as usize, Failure::ProtocolError);
         } else {
-            self.changed |= route.wants_room();
+            self.changed |= route.wants_room() || route.is_reaching();
         }
         Some(Ok(()))
     }
@@ -290,10 +300,13 @@ impl Local {
                 engine.end_arrival(matched.id, Err(Failure::Aborted));
                 continue;
             };
-            if let Some(Some(visitor)) = self.visitors.get_mut(index)
-                && visitor.matched(engine, &matched).is_err()
-            {
-                self.break_visitor(engine, index);
+            if let Some(Some(visitor)) = self.visitors.get_mut(index) {
+                let result = visitor.matched(engine, &matched);
+                // Copies go on without a word of the peer.
+                self.changed |= visitor.owes();
+                if result.is_err() {
+                    self.break_visitor(engine, index);
+                }
             }
         }
     }
@@ -315,24 +328,49 @@ impl Local {
             match event {
                 NodeEvent::Accepted(channel, hello) => self.accept(engine, channel, &hello),
                 NodeEvent::Note { channel, bytes, descriptors } => {
-                    if let Some(index) = self.route_of(channel)
-                        && let Some(Some(route)) = self.routes.get_mut(index)
-                        && let Some((token, grant)) = attachment::parse_grant(&bytes, &descriptors)
-                    {
-                        route.attached(token, grant);
-                    } else if let Some(index) = self.visitor_of(channel)
-                        && let Some(Some(visitor)) = self.visitors.get_mut(index)
-                    {
-                        visitor.noted(Note::parse(&bytes, descriptors), &mut self.statistics);
-                    }
+                    self.noted(engine, channel, &bytes, descriptors);
                 }
                 NodeEvent::Closed(channel) => self.closed(engine, channel),
             }
         }
         self.events = events;
         self.visitors.iter_mut().flatten().for_each(|visitor| visitor.pulls.looked());
-        self.routes.iter_mut().flatten().for_each(|route| route.told.sweep(&route.channel));
+        for route in self.routes.iter_mut().flatten() {
+            route.told.sweep(&route.channel);
+            route.attachments.sweep(&route.channel, &self.handles);
+        }
         happened
+    }
+
+    /// Something came over the socket.
+    fn noted(
+        &mut self,
+        engine: &mut Engine<HostMemory>,
+        channel: ChannelId,
+        bytes: &[u8],
+        descriptors: Vec<OwnedFd>,
+    ) {
+        if let Some(index) = self.route_of(channel)
+            && let Some(Some(route)) = self.routes.get_mut(index)
+        {
+            if let Some((token, grant)) = attachment::parse_grant(bytes, &descriptors) {
+                route.attached(token, grant);
+                return;
+            }
+            match Note::parse(bytes, descriptors) {
+                Some(Note::Grant(note, handle)) => {
+                    route.attached_device(note, &handle, &self.handles, &mut self.statistics);
+                }
+                // It comes to wake us: regions that are gone are closed below.
+                Some(Note::Forget(..)) => {}
+                Some(Note::Handle(_) | Note::Pool(..)) | None => self.statistics.handles_refused += 1,
+            }
+        } else if let Some(index) = self.visitor_of(channel)
+            && let Some(Some(visitor)) = self.visitors.get_mut(index)
+            && visitor.noted(Note::parse(bytes, descriptors), &mut self.statistics).is_err()
+        {
+            self.break_visitor(engine, index);
+        }
     }
 
     fn accept(&mut self, engine: &mut Engine<HostMemory>, channel: Channel, hello: &Hello) {
@@ -410,7 +448,8 @@ impl Local {
         for ways in &mut self.ways {
             ways.retain(|(_, way)| *way != Way::Route(index as u32));
         }
-        route.fail(engine, failure);
+        route.fail(engine, failure, &mut self.orphans);
+        self.handles.close_channel(route.channel.id());
         self.node.close(route.channel.id());
         shorten(&mut self.routes);
     }
@@ -444,12 +483,21 @@ impl Local {
         }
     }
 
-    /// A region is about to be deregistered: no peer is in it when this returns. False: one did not let go.
+    /// A region is about to be deregistered: no peer is in it when this returns. False: one did not let go. From one that
+    /// does not let go of a device's memory, which cannot be taken away, the channel is taken.
     #[must_use]
-    pub(crate) fn revoke(&mut self, key: u64) -> bool {
+    pub(crate) fn revoke(&mut self, engine: &mut Engine<HostMemory>, key: u64) -> bool {
         let mut free = true;
-        for visitor in self.visitors.iter_mut().flatten() {
-            free &= visitor.granting.revoke(&visitor.channel, key);
+        for index in 0..self.visitors.len() {
+            let Some(Some(visitor)) = self.visitors.get_mut(index) else { continue };
+            match visitor.granting.revoke(&visitor.channel, key) {
+                Left::Yes => {}
+                Left::No => free = false,
+                Left::NotDevice => {
+                    self.statistics.held += 1;
+                    self.end_visitor(engine, index);
+                }
+            }
         }
         self.statistics.revoked += u64::from(!free);
         free
@@ -471,7 +519,7 @@ impl Local {
             asleep &= !visitor.owes() || sender_wants && visitor.channel.sender().prepare_sleep(WANTED_ROOM_BYTES);
         }
         for route in self.routes.iter_mut().flatten() {
-            asleep &= route.channel.receiver().prepare_sleep();
+            asleep &= route.channel.receiver().prepare_sleep() && !route.is_reaching();
             asleep &= !route.wants_room() || route.channel.sender().prepare_sleep(WANTED_ROOM_BYTES);
         }
         asleep

@@ -112,6 +112,9 @@ pub(super) const ANSWER: u8 = 16;
 /// The payload says where the bytes lie in the initiator's device memory.
 pub(super) const HANDLE: u8 = 32;
 
+/// Of an offer by handle: the target takes the message over, wanted or not.
+pub(super) const TAKEN_OVER: u8 = 64;
+
 /// In word 2 of a Pull: the target could not open the allocation that the offer referred to.
 pub(super) const REFUSED: u64 = 1;
 /// The same: it does not know it.

@@ -6,18 +6,21 @@ use weft_core::address::Address;
 use weft_core::command::{Command, CommandFlags, EndpointId, Level, Operation};
 use weft_core::engine::Engine;
 use weft_core::event::Failure;
-use weft_core::memory::{Fault, LocalKey, Memory};
+use weft_core::memory::{Access, Fault, LocalKey, Memory};
 use weft_link::limits::{INLINE_MAX_BYTES, PAYLOAD_MAX_BYTES};
 use weft_link::shm::{Broken, Channel, PushError, Record, Sender};
 use weft_mem::attach::Span;
-use weft_mem::{HostMemory, Segment, SegmentMut};
+use weft_mem::device::Handle;
+use weft_mem::{Copying, HostMemory, Segment, SegmentMut};
 
 use super::attachment::Attachments;
-use super::handle::{self, Reference, Told};
+use super::bounce::{self, Bounces};
+use super::handle::{self, DeviceNote, Handles, Reached, Reaching, Reference, Told};
 use super::record::{self, Request, Response, Spans};
 use super::{LocalStatistics, Methods, WORD_CAN_ATTACH};
 use crate::limits::{
-    LOCAL_EAGER_MAX_BYTES, LOCAL_FRAGMENT_BYTES, LOCAL_HANDLE_MIN_BYTES, LOCAL_RECORDS_PER_ROUND,
+    LOCAL_BOUNCE_BYTES, LOCAL_BOUNCE_MIN_BYTES, LOCAL_EAGER_MAX_BYTES, LOCAL_FRAGMENT_BYTES, LOCAL_HANDLE_MIN_BYTES,
+    LOCAL_RECORDS_PER_ROUND,
 };
 
 /// A channel to an endpoint of this node.
@@ -44,6 +47,9 @@ pub(super) struct Route {
     pub(super) attachments: Attachments,
     /// Allocations of device memory that the target was told of.
     pub(super) told: Told,
+    bounces: Bounces,
+    /// Writes and reads in the target's device memory that go on.
+    reaching: Vec<Reaching>,
 }
 
 #[derive(Clone, Copy)]
@@ -64,10 +70,14 @@ enum State {
     Answer,
     /// Until the target wants it. It may be reading it already if it was told where it lies.
     Offered { readable: bool },
+    /// The target copies it out of a bounce buffer.
+    Bounced { slot: u32 },
     /// The target wants it: this much has been sent.
     Pulled { arrival: u64, sent: u32 },
     /// Until all bytes have come.
     Reading { received: u32 },
+    /// Until the device has copied.
+    Reaching,
     /// Until the target says whether this node may reach a region by itself.
     Attach,
 }
@@ -107,6 +117,8 @@ impl Route {
             aborts: VecDeque::new(),
             attachments: Attachments::default(),
             told: Told::default(),
+            bounces: Bounces::default(),
+            reaching: Vec::new(),
         }
     }
 
@@ -158,6 +170,9 @@ impl Route {
             }
             busy = true;
         }
+        if !self.reaching.is_empty() {
+            busy |= self.serve_reaching(engine);
+        }
         if self.wants_room() {
             busy |= self.pump(engine, methods, statistics)?;
         }
@@ -167,7 +182,7 @@ impl Route {
     /// Whether [`Route::serve`] has something to look at.
     #[inline]
     pub(super) fn has_work(&mut self) -> bool {
-        !self.channel.receiver().is_empty() || self.wants_room()
+        !self.channel.receiver().is_empty() || self.wants_room() || !self.reaching.is_empty()
     }
 
     /// Sends that are in the ring count as done when the target has the ring.
@@ -371,14 +386,105 @@ impl Route {
         command: &Command,
         statistics: &mut LocalStatistics,
     ) -> Result<Option<Attempt>, Broken> {
-        let is_message = matches!(command.operation, Operation::Send | Operation::TaggedSend);
-        if is_message
-            && command.length as usize >= LOCAL_HANDLE_MIN_BYTES
+        let length = command.length as usize;
+        match command.operation {
+            Operation::Write if !command.has(CommandFlags::IMMEDIATE) => {
+                return Ok(self.reach_device(engine, command, Access::REMOTE_WRITE, statistics));
+            }
+            Operation::Read => return Ok(self.reach_device(engine, command, Access::REMOTE_READ, statistics)),
+            _ => {}
+        }
+        if !matches!(command.operation, Operation::Send | Operation::TaggedSend)
+            || length < LOCAL_BOUNCE_MIN_BYTES
+            || !handle::is_on_device(engine.memory(), command)
+        {
+            return Ok(None);
+        }
+        if length >= LOCAL_HANDLE_MIN_BYTES
             && let Some(reference) = self.told.refer(&self.channel, engine.memory(), command)
         {
             return self.offer_by_handle(command, reference, statistics).map(Some);
         }
+        if length <= LOCAL_BOUNCE_BYTES && command.level != Level::Delivered {
+            return self.bounce(engine, command, statistics);
+        }
         Ok(None)
+    }
+
+    /// A write or read in device memory of the target that this node may reach.
+    fn reach_device(
+        &mut self,
+        engine: &mut Engine<HostMemory>,
+        command: &Command,
+        access: Access,
+        statistics: &mut LocalStatistics,
+    ) -> Option<Attempt> {
+        let (imported, at) = self.attachments.enter(&self.channel, command, access)?;
+        match handle::reach(engine.memory_mut(), command, &imported, at) {
+            Reached::Done(result) => {
+                self.attachments.leave(&self.channel, command.key);
+                engine.report(command, result);
+            }
+            Reached::Going(mut reaching) => {
+                reaching.token = self.waiting.insert(*command, State::Reaching);
+                self.reaching.push(reaching);
+            }
+            Reached::Not => {
+                self.attachments.leave(&self.channel, command.key);
+                return None;
+            }
+        }
+        statistics.direct += 1;
+        statistics.by_handle += 1;
+        Some(Attempt::Taken)
+    }
+
+    /// Copies in the target's device memory that are done. True: there were some.
+    fn serve_reaching(&mut self, engine: &mut Engine<HostMemory>) -> bool {
+        let mut busy = false;
+        let mut index = 0;
+        while let Some(reaching) = self.reaching.get_mut(index) {
+            let Some(result) = reaching.poll(engine.memory_mut()) else {
+                index += 1;
+                continue;
+            };
+            let (token, key) = (reaching.token, reaching.key);
+            self.reaching.swap_remove(index);
+            self.attachments.leave(&self.channel, key);
+            if let Some(waiting) = self.waiting.remove(token) {
+                engine.report(&waiting.command, result);
+            }
+            busy = true;
+        }
+        busy
+    }
+
+    /// Whether devices are at work for it.
+    pub(super) fn is_reaching(&self) -> bool {
+        !self.reaching.is_empty()
+    }
+
+    /// A message that goes by a bounce buffer, if there is one.
+    fn bounce(
+        &mut self,
+        engine: &mut Engine<HostMemory>,
+        command: &Command,
+        statistics: &mut LocalStatistics,
+    ) -> Result<Option<Attempt>, Broken> {
+        if !self.channel.sender().has_room(Reference::BYTES) {
+            return Ok(Some(Attempt::Full));
+        }
+        let Some(bounced) = self.bounces.take(&self.channel, engine.memory_mut(), command) else { return Ok(None) };
+        let flags = offer_flags(command) | record::TAKEN_OVER;
+        let words = [command.address, command.immediate, 0, 0];
+        let state = State::Bounced { slot: bounced.slot };
+        let attempt = self.ask(command, state, Request::Offer, flags, words, &bounced.reference.to_bytes())?;
+        if matches!(attempt, Attempt::Taken) {
+            statistics.bounced += 1;
+        } else {
+            self.bounces.give_back(bounced.slot);
+        }
+        Ok(Some(attempt))
     }
 
     /// A message in device memory: it waits there until the target wants it.
@@ -388,12 +494,11 @@ impl Route {
         reference: Reference,
         statistics: &mut LocalStatistics,
     ) -> Result<Attempt, Broken> {
-        let mut flags = flags_of(command) | record::HANDLE;
-        if command.operation == Operation::TaggedSend {
-            flags |= record::TAGGED;
-        }
+        let mut flags = offer_flags(command);
         if command.level == Level::Delivered {
             flags |= record::ANSWER;
+        } else if command.length as usize <= LOCAL_EAGER_MAX_BYTES {
+            flags |= record::TAKEN_OVER;
         }
         let words = [command.address, command.immediate, 0, 0];
         let state = State::Offered { readable: true };
@@ -651,6 +756,26 @@ impl Route {
         }
     }
 
+    /// The target has sent a handle to reach a region of a device's memory.
+    pub(super) fn attached_device(
+        &mut self,
+        note: DeviceNote,
+        handle: &Handle,
+        handles: &Handles,
+        statistics: &mut LocalStatistics,
+    ) {
+        if self.waiting.get_mut(note.token).is_some_and(|waiting| waiting.state == State::Attach)
+            && let Some(waiting) = self.waiting.remove(note.token)
+        {
+            let key = waiting.command.key;
+            if self.attachments.granted_device(&self.channel, handles, key, note, handle) {
+                statistics.handles_opened += 1;
+            } else {
+                statistics.handles_refused += 1;
+            }
+        }
+    }
+
     /// Takes one answer; false: there is none.
     fn answer(
         &mut self,
@@ -660,6 +785,14 @@ impl Route {
         let Some(incoming) = self.channel.receiver().peek()? else { return Ok(false) };
         let record = incoming.record();
         let token = record.words[0] as u32;
+        if bounce::is_question(token) {
+            if Response::of(&record) != Some(Response::Answer) {
+                return Err(Broken);
+            }
+            self.bounces.answered(token, record.words[1] == 0);
+            self.channel.receiver().advance();
+            return Ok(true);
+        }
         let known = self.waiting.get_mut(token);
         match (Response::of(&record).ok_or(Broken)?, known) {
             (Response::Answer, Some(waiting)) => {
@@ -667,6 +800,10 @@ impl Route {
                 self.waiting.remove(token);
                 match state {
                     State::Attach => self.attachments.refused(command.key),
+                    State::Bounced { slot } => {
+                        self.bounces.give_back(slot);
+                        engine.report(&command, record::result_of(record.words[1]));
+                    }
                     // Data that was promised and did not come is no success, whatever the target says.
                     State::Reading { received } if received < command.length => {
                         let result = record::result_of(record.words[1]).and(Err(Failure::ProtocolError));
@@ -675,8 +812,11 @@ impl Route {
                     _ => engine.report(&command, record::result_of(record.words[1])),
                 }
             }
-            (Response::Pull, Some(waiting)) if matches!(waiting.state, State::Offered { .. }) => {
-                if record.words[2] != 0 {
+            (Response::Pull, Some(waiting)) if matches!(waiting.state, State::Offered { .. } | State::Bounced { .. }) => {
+                if let State::Bounced { slot } = waiting.state {
+                    self.bounces.refused(slot);
+                    statistics.staged += 1;
+                } else if record.words[2] != 0 {
                     let refused = record.words[2] == record::REFUSED;
                     self.told.declined(engine.memory(), &waiting.command, refused);
                     statistics.staged += 1;
@@ -749,7 +889,8 @@ impl Route {
     }
 
     /// The channel ends: so does everything that was to go, or went, through it.
-    pub(super) fn fail(&mut self, engine: &mut Engine<HostMemory>, failure: Failure) {
+    pub(super) fn fail(&mut self, engine: &mut Engine<HostMemory>, failure: Failure, orphans: &mut Vec<Copying>) {
+        orphans.extend(self.reaching.drain(..).flat_map(Reaching::into_copies));
         let queued = self.queue.drain(..).chain(self.unconfirmed.drain(..));
         for command in queued {
             engine.report(&command, Err(failure));
@@ -763,6 +904,12 @@ impl Route {
         self.pushes.clear();
         self.aborts.clear();
     }
+}
+
+/// Of an offer by handle.
+fn offer_flags(command: &Command) -> u8 {
+    let tagged = if command.operation == Operation::TaggedSend { record::TAGGED } else { 0 };
+    flags_of(command) | record::HANDLE | tagged
 }
 
 fn flags_of(command: &Command) -> u8 {

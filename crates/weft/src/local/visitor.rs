@@ -138,7 +138,7 @@ impl Payload<HostMemory> for Bytes<'_> {
 impl Visitor {
     pub(super) fn new(channel: Channel, arrival: Arrival, handles: Handles) -> Visitor {
         Visitor {
-            pulls: Pulls::new(handles, channel.id().0),
+            pulls: Pulls::new(handles, channel.id()),
             pulled: Vec::new(),
             channel,
             arrival,
@@ -377,10 +377,13 @@ impl Visitor {
         }
         let arrival = message(&self.arrival, record);
         let name = u64::from(self.channel.id().0) << 32 | free as u64;
-        let (id, now) = match engine.begin_arrival(&arrival, true, name) {
+        let waits = reference.is_none() || record.flags & record::TAKEN_OVER == 0;
+        let (id, now) = match engine.begin_arrival(&arrival, waits, name) {
             Begun::Now(id) => (id, true),
             Begun::Later(id) => (id, false),
             Begun::NotReady => return Ok(Outcome::Blocked),
+            // What is taken over is sent, whatever becomes of it.
+            Begun::Truncated if !waits => return self.answer(token, Ok(())).map(|()| Outcome::Taken),
             Begun::Truncated => return self.answer(token, Err(Failure::LengthError)).map(|()| Outcome::Taken),
             Begun::NoSuchEndpoint => return self.answer(token, Err(Failure::NoSuchEndpoint)).map(|()| Outcome::Taken),
         };
@@ -414,8 +417,11 @@ impl Visitor {
     }
 
     /// A note of the peer.
-    pub(super) fn noted(&mut self, note: Option<Note>, statistics: &mut LocalStatistics) {
-        self.pulls.noted(note, statistics);
+    pub(super) fn noted(&mut self, note: Option<Note>, statistics: &mut LocalStatistics) -> Result<(), Broken> {
+        match self.pulls.noted(note, statistics) {
+            Some((token, opened)) => self.answer(token, if opened { Ok(()) } else { Err(Failure::NotSupported) }),
+            None => Ok(()),
+        }
     }
 
     /// Goes on with copies from the peer's device memory.
@@ -431,9 +437,11 @@ impl Visitor {
             if offer.id != Some(pull.id) || offer.reference != Some(pull.reference) {
                 continue;
             }
+            let bounced = self.pulls.is_bounced(&pull.reference);
             let why = match outcome {
                 Pulled::Done => {
-                    statistics.by_handle += 1;
+                    statistics.by_handle += u64::from(!bounced);
+                    statistics.bounced += u64::from(bounced);
                     self.forget(pull.index);
                     engine.end_arrival(pull.id, Ok(()));
                     self.answer(pull.token, Ok(()))?;
@@ -667,7 +675,6 @@ impl Visitor {
                 .and_then(|piece| memory.copy_out(piece, claim.segment()));
             let token = read.token;
             if let Err(fault) = copied {
-                drop(claim);
                 self.reads.pop_front();
                 self.answer(token, Err(record::failure_of(fault)))?;
                 continue;
@@ -814,7 +821,7 @@ impl Visitor {
 
     /// The peer is gone: what it began does not end well.
     pub(super) fn fail(&mut self, engine: &mut Engine<HostMemory>, orphans: &mut Vec<weft_mem::Copying>) {
-        self.pulls.close(orphans);
+        self.pulls.close(engine, orphans);
         match std::mem::replace(&mut self.incoming, Incoming::Nothing) {
             Incoming::Message { id, .. } => engine.end_arrival(id, Err(Failure::Aborted)),
             Incoming::Write { write, .. } if write.immediate.is_some() => {
