@@ -41,6 +41,8 @@ pub(super) struct Attachments {
     entries: Vec<(u64, Attachment)>,
     /// Where the last one was found.
     last: usize,
+    /// Some are, or were, of a device's memory.
+    pub(super) has_devices: bool,
 }
 
 enum Attachment {
@@ -172,6 +174,7 @@ impl Attachments {
         };
         let grant = DeviceGrant { imported, place: handle.place, id: handle.id, note, going: 0 };
         grant.say(channel, OPEN);
+        self.has_devices = true;
         self.set(key, Attachment::Device(grant));
         true
     }

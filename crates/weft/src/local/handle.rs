@@ -242,7 +242,8 @@ impl Told {
         let (place, id) = (reference.place, reference.id);
         if self.find(place, id).is_none() {
             if self.entries.len() >= LOCAL_HANDLES_MAX
-                && let Some(oldest) = (0..LOCAL_HANDLES_MAX).min_by_key(|index| self.entries.get(*index).map(|e| e.used))
+                && let Some(oldest) =
+                    (0..LOCAL_HANDLES_MAX).min_by_key(|index| self.entries.get(*index).map(|e| e.used))
             {
                 self.withdraw(channel, oldest);
             }

@@ -343,13 +343,7 @@ impl Local {
     }
 
     /// Something came over the socket.
-    fn noted(
-        &mut self,
-        engine: &mut Engine<HostMemory>,
-        channel: ChannelId,
-        bytes: &[u8],
-        descriptors: Vec<OwnedFd>,
-    ) {
+    fn noted(&mut self, engine: &mut Engine<HostMemory>, channel: ChannelId, bytes: &[u8], descriptors: Vec<OwnedFd>) {
         if let Some(index) = self.route_of(channel)
             && let Some(Some(route)) = self.routes.get_mut(index)
         {

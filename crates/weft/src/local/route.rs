@@ -291,7 +291,7 @@ impl Route {
         if command.has(CommandFlags::FENCE) && begun.is_none() && self.waiting.operations() > 0 {
             return Ok(Attempt::Full);
         }
-        if engine.memory().uses_devices() && begun.is_none() {
+        if (engine.memory().uses_devices() || self.attachments.has_devices) && begun.is_none() {
             return self.attempt_anywhere(engine, command, methods, statistics);
         }
         self.attempt_plain(engine, command, begun, methods, statistics)
@@ -777,11 +777,7 @@ impl Route {
     }
 
     /// Takes one answer; false: there is none.
-    fn answer(
-        &mut self,
-        engine: &mut Engine<HostMemory>,
-        statistics: &mut LocalStatistics,
-    ) -> Result<bool, Broken> {
+    fn answer(&mut self, engine: &mut Engine<HostMemory>, statistics: &mut LocalStatistics) -> Result<bool, Broken> {
         let Some(incoming) = self.channel.receiver().peek()? else { return Ok(false) };
         let record = incoming.record();
         let token = record.words[0] as u32;
@@ -812,7 +808,9 @@ impl Route {
                     _ => engine.report(&command, record::result_of(record.words[1])),
                 }
             }
-            (Response::Pull, Some(waiting)) if matches!(waiting.state, State::Offered { .. } | State::Bounced { .. }) => {
+            (Response::Pull, Some(waiting))
+                if matches!(waiting.state, State::Offered { .. } | State::Bounced { .. }) =>
+            {
                 if let State::Bounced { slot } = waiting.state {
                     self.bounces.refused(slot);
                     statistics.staged += 1;
