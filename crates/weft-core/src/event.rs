@@ -175,6 +175,19 @@ impl CompletionQueue {
         self.entries.pop_front()
     }
 
+    /// The oldest completion, left where it is.
+    #[must_use]
+    #[inline]
+    pub fn front(&self) -> Option<&Completion> {
+        self.entries.front()
+    }
+
+    /// Takes the oldest completion out.
+    #[inline]
+    pub fn drop_front(&mut self) {
+        self.entries.pop_front();
+    }
+
     /// Completions that wait to be read.
     #[must_use]
     pub fn len(&self) -> usize {

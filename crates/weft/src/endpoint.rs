@@ -221,8 +221,13 @@ impl Endpoint {
             self.inner.injected.store(true, Ordering::Relaxed);
         }
         let mut core = self.domain().nic().lock();
+        if let Payload::Copy(bytes) = payload
+            && let Some(posted) = core.post_local_copy(&command, bytes)
+        {
+            return posted.map(|()| command.context).map_err(Refused::from);
+        }
         core.attach_payload(&mut command, payload)?;
-        if let Some(posted) = core.post_local(&command) {
+        if let Some(posted) = core.post_local(&mut command) {
             return match posted {
                 Ok(()) => Ok(command.context),
                 Err(error) => {
@@ -253,13 +258,17 @@ impl Endpoint {
         }
         let mut core = self.domain().nic().lock();
         receive.local = core.attach(buffer)?;
-        let now = core.now();
+        // Only a message that waits as packets brings timers into it.
+        let now = if core.engine.has_unexpected(receive.endpoint) { core.now() } else { core.engine.clock() };
         if let Err(error) = core.engine.post_receive(now, &receive) {
             let buffer = core.engine.memory_mut().take(receive.local);
             return Err(Refused { error: error.into(), buffer });
         }
         core.unblock();
-        core.posted(now, false);
+        if core.engine.is_urgent() {
+            let now = core.now();
+            core.posted(now, false);
+        }
         Ok(receive.context)
     }
 }
@@ -298,10 +307,16 @@ impl Drop for Inner {
 impl Core {
     /// Posts a command whose peer is on this machine; `None`: it goes as packets.
     #[inline]
-    fn post_local(&mut self, command: &Command) -> Option<Result<(), PostError>> {
+    fn post_local(&mut self, command: &mut Command) -> Option<Result<(), PostError>> {
         let posted = self.local.as_mut()?.post(&mut self.engine, command)?;
         self.notify();
         Some(posted)
+    }
+
+    /// Posts a command with a copy of its bytes whose peer is on this machine, if that needs no more than the copy.
+    #[inline]
+    fn post_local_copy(&mut self, command: &Command, bytes: &[u8]) -> Option<Result<(), PostError>> {
+        self.local.as_mut()?.post_copy(&mut self.engine, command, bytes)
     }
 
     fn close_local(&mut self, endpoint: EndpointId) {

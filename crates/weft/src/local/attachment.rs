@@ -127,6 +127,15 @@ impl Attachments {
         })
     }
 
+    /// The same with bytes of the caller; false: go another way.
+    #[inline]
+    pub(super) fn write_bytes(&mut self, channel: &Channel, command: &Command, bytes: &[u8]) -> bool {
+        let written = self.reach(channel, command, bytes.len() as u64, Access::REMOTE_WRITE, |mapping, at| {
+            mapping.write_bytes(at, bytes).is_ok()
+        });
+        written == Some(true)
+    }
+
     pub(super) fn read(
         &mut self,
         channel: &Channel,

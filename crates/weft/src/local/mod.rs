@@ -25,7 +25,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 
 use weft_core::address::{Address, PeerId};
-use weft_core::command::{Command, EndpointId, PostError};
+use weft_core::command::{Command, CommandFlags, EndpointId, PostError};
 use weft_core::engine::Engine;
 use weft_core::engine::hall::Arrival;
 use weft_core::event::Failure;
@@ -198,14 +198,17 @@ impl Local {
 
     /// Takes a command if its peer is on this machine; `None`: it goes as packets.
     #[inline]
-    pub(crate) fn post(&mut self, engine: &mut Engine<HostMemory>, command: &Command) -> Option<Result<(), PostError>> {
+    pub(crate) fn post(
+        &mut self,
+        engine: &mut Engine<HostMemory>,
+        command: &mut Command,
+    ) -> Option<Result<(), PostError>> {
         let index = self.route_to(engine, command.endpoint, command.peer)?;
         let route = self.routes.get_mut(index as usize)?.as_mut()?;
         if route.under_way() >= self.commands_max {
             return Some(Err(PostError::QueueFull));
         }
-        let mut command = *command;
-        if let Err(error) = engine.admit(&mut command) {
+        if let Err(error) = engine.admit(command) {
             return Some(Err(error));
         }
         if route.submit(engine, command, &self.methods, &mut self.statistics).is_err() {
@@ -215,6 +218,28 @@ impl Local {
             self.changed |= route.wants_room();
         }
         Some(Ok(()))
+    }
+
+    /// Does a silent command at once, with bytes that are the caller's: a short message into the ring, a write straight
+    /// into the peer's memory. `None`: that is not possible now.
+    #[inline]
+    pub(crate) fn post_copy(
+        &mut self,
+        engine: &mut Engine<HostMemory>,
+        command: &Command,
+        bytes: &[u8],
+    ) -> Option<Result<(), PostError>> {
+        let index = self.route_to(engine, command.endpoint, command.peer)?;
+        let route = self.routes.get_mut(index as usize)?.as_mut()?;
+        if !command.has(CommandFlags::SILENT) || command.has(CommandFlags::FENCE) {
+            return None;
+        }
+        // The endpoint's kind is checked first: what is done cannot be refused.
+        let endpoint = command.endpoint;
+        if !engine.takes_reliable(endpoint) || !route.do_at_once(command, bytes, &mut self.statistics) {
+            return None;
+        }
+        Some(engine.admit_done(command))
     }
 
     /// What peers have brought, and what has found room. True: something happened.
