@@ -42,7 +42,7 @@ pub const RING_PUBLISH_SLOTS: u32 = RING_SLOTS / 8;
 /// Bytes of payloads that a receiver takes before it tells the sender, likewise.
 pub const RING_PUBLISH_BYTES: u32 = RING_DATA_BYTES / 8;
 /// Bytes of payloads after which a sender looks whether all were taken, so that it can use the same pages again.
-pub const RING_LOOK_BYTES: u32 = 64 << 10;
+pub const RING_LOOK_BYTES: u32 = 4 << 10;
 /// Words of a channel that both sides may write.
 pub const CHANNEL_WORDS_MAX: usize = 256;
 /// Channels of one node.
