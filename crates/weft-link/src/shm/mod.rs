@@ -27,8 +27,14 @@ mod loom_tests;
 mod node;
 #[cfg(not(loom))]
 mod region;
+#[cfg(test)]
+#[cfg(not(loom))]
+mod ring_tests;
 #[cfg(not(loom))]
 mod socket;
+#[cfg(test)]
+#[cfg(not(loom))]
+mod stranger_tests;
 #[cfg(test)]
 #[cfg(not(loom))]
 mod tests;

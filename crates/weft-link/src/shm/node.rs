@@ -37,7 +37,7 @@ impl Hello {
     const MAGIC: [u8; 4] = *b"weft";
     const BYTES: usize = 8 + Address::BYTES + 8 + 32;
 
-    fn emit(&self) -> Vec<u8> {
+    pub(super) fn emit(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(Hello::BYTES);
         bytes.extend(Hello::MAGIC);
         bytes.extend(VERSION.to_le_bytes());
@@ -48,7 +48,7 @@ impl Hello {
         bytes
     }
 
-    fn parse(bytes: &[u8]) -> Option<Hello> {
+    pub(super) fn parse(bytes: &[u8]) -> Option<Hello> {
         let (magic, rest) = bytes.split_first_chunk::<4>()?;
         let (version, rest) = rest.split_first_chunk::<4>()?;
         let (source, rest) = rest.split_first_chunk()?;

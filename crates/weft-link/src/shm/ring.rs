@@ -202,6 +202,13 @@ impl<R: Room> Producer<R> {
         }
     }
 
+    /// As if so many records had gone through each bank.
+    #[cfg(test)]
+    pub(crate) fn start_at(&mut self, position: u32) {
+        self.head = Position { near: position, far: position };
+        self.taken = self.head;
+    }
+
     #[inline]
     pub(crate) fn room(&self) -> &R {
         &self.room
@@ -440,6 +447,12 @@ impl<R: Room> Consumer<R> {
             current: Taken::default(),
             inline: [0; SLOT_INLINE_WORDS],
         }
+    }
+
+    /// As if so many records had gone through each bank.
+    #[cfg(test)]
+    pub(crate) fn start_at(&mut self, position: u32) {
+        self.tail = Position { near: position, far: position };
     }
 
     #[inline]
