@@ -49,8 +49,8 @@ pub const CHANNEL_WORDS_MAX: usize = 256;
 pub const CHANNELS_MAX: usize = 4096;
 /// Connections that have not said hello yet; past it the oldest is closed.
 pub const STRANGERS_MAX: usize = 64;
-/// How long a connection may wait before it says hello, if others come meanwhile.
-pub const STRANGER_WAIT_MS: u64 = 1000;
+/// How long a connection may wait before it says hello.
+pub const STRANGER_WAIT_MS: u64 = 5000;
 /// Connections that one poll accepts.
 pub const ACCEPTS_MAX: usize = 64;
 /// Sockets that one poll serves.

@@ -77,11 +77,14 @@ impl Room for TestRoom {
     }
 }
 
-/// What is in the ring, with the places of payloads: none may lie over another.
+/// A record in the ring: its number, its length, and from where to where its payload lies in the data ring.
+type Inside = (u64, usize, Option<(u32, u32)>);
+
+/// What is in the ring: no payload may lie over another.
 #[derive(Default)]
 struct Model {
     next: u64,
-    inside: VecDeque<(u64, usize, Option<(u32, u32)>)>,
+    inside: VecDeque<Inside>,
 }
 
 impl Model {

@@ -353,7 +353,8 @@ fn channels_that_are_dropped_give_their_numbers_back() {
 #[test]
 fn a_process_of_another_user_is_refused() {
     let (_socket, local) = address();
-    if let Some(to) = role() {
+    if let Some(role) = role() {
+        let (to, file) = role.split_once(' ').unwrap();
         // SAFETY: no memory is involved; the process becomes another user for good.
         assert_eq!(unsafe { libc::setuid(65534) }, 0);
         let mut node = Node::open(local).unwrap();
@@ -367,27 +368,26 @@ fn a_process_of_another_user_is_refused() {
         // Whoever takes the name of another user is not trusted.
         let (_squatted, squatted) = address();
         let _listener = socket::listen(&socket::Name::new(0, squatted)).unwrap();
-        std::fs::write(std::env::var("WEFT_SHM_TEST_FILE").unwrap(), squatted.to_string()).unwrap();
+        std::fs::write(file, squatted.to_string()).unwrap();
         std::thread::park();
         unreachable!();
     }
     // SAFETY: no memory is involved.
     if unsafe { libc::geteuid() } != 0 {
-        eprintln!("only root can become another user: not tested");
+        // Only root can become another user. `another_user_is_refused_without_root` tests the same checks.
         return;
     }
     let mut node = Node::open(local).unwrap();
-    let folder = std::env::temp_dir().join(format!("weft-shm-{}", std::process::id()));
-    std::fs::write(&folder, "").unwrap();
-    std::fs::set_permissions(&folder, std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
-    // SAFETY: no other thread of a test writes the environment.
-    unsafe { std::env::set_var("WEFT_SHM_TEST_FILE", &folder) };
-    let mut child = another_process("tests::a_process_of_another_user_is_refused", &local.to_string());
+    let file = std::env::temp_dir().join(format!("weft-shm-{}", std::process::id()));
+    std::fs::write(&file, "").unwrap();
+    std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
+    let role = format!("{local} {}", file.display());
+    let mut child = another_process("tests::a_process_of_another_user_is_refused", &role);
     let squatted: SocketAddr = loop {
         let mut events = Vec::new();
         node.poll(&mut events).unwrap();
         assert!(events.is_empty(), "{events:?}");
-        if let Ok(squatted) = std::fs::read_to_string(&folder).unwrap().parse() {
+        if let Ok(squatted) = std::fs::read_to_string(&file).unwrap().parse() {
             break squatted;
         }
         assert!(child.try_wait().unwrap().is_none(), "the child failed");
@@ -396,5 +396,22 @@ fn a_process_of_another_user_is_refused() {
     assert!(matches!(node.connect(squatted, &hello_from(local)), Err(ConnectError::OtherUser)));
     child.kill().unwrap();
     child.wait().unwrap();
-    std::fs::remove_file(&folder).unwrap();
+    std::fs::remove_file(&file).unwrap();
+}
+
+#[test]
+fn another_user_is_refused_without_root() {
+    let ((_a, a), (_b, b)) = (address(), address());
+    // SAFETY: no memory is involved.
+    let user = unsafe { libc::geteuid() };
+    let mut node = Node::open(a).unwrap();
+    // It goes by the names of this user, but takes itself for another one.
+    let mut other = Node::open(b).unwrap();
+    other.pretend(user + 1);
+    let channel = node.connect(b, &hello_from(a)).unwrap();
+    other.poll(&mut Vec::new()).unwrap();
+    assert!(matches!(next_event(&mut node), NodeEvent::Closed(id) if id == channel.id()));
+    assert!(matches!(other.connect(a, &hello_from(b)), Err(ConnectError::Nobody)));
+    let _listener = socket::listen(&socket::Name::new(user + 1, a)).unwrap();
+    assert!(matches!(other.connect(a, &hello_from(b)), Err(ConnectError::OtherUser)));
 }
