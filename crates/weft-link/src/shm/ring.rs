@@ -10,6 +10,7 @@
 //!
 //! The other side may write anything at any time. Each side keeps its own position to itself, loads every shared word
 //! once, checks it and then uses the copy. Where the memory is comes from a [`Room`], so that loom can give another one.
+#![cfg_attr(loom, allow(dead_code, reason = "some of it is only for channels"))]
 
 use super::Record;
 use super::layout::{DATA_ALIGN, IN_DATA_RING, NEXT_IS_FAR, SLOT_HEAD_WORDS, SLOT_INLINE_WORDS};
