@@ -415,3 +415,42 @@ fn another_user_is_refused_without_root() {
     let _listener = socket::listen(&socket::Name::new(user + 1, a)).unwrap();
     assert!(matches!(other.connect(a, &hello_from(b)), Err(ConnectError::OtherUser)));
 }
+
+/// A conversation of two processes that sleep whenever they wait: the barrier reaches the other process.
+#[test]
+fn two_processes_sleep_and_wake_each_other() {
+    const ROUNDS: u64 = 3000;
+    fn take_asleep(node: &mut Node, channel: &mut Channel) -> u64 {
+        while channel.receiver().is_empty() {
+            if channel.receiver().prepare_sleep() {
+                crate::wait::wait_readable(node.descriptor(), None).unwrap();
+                node.poll(&mut Vec::new()).unwrap();
+            }
+            channel.receiver().awake();
+        }
+        take(channel.receiver()).0.words[0]
+    }
+    fn push(channel: &mut Channel, number: u64) {
+        let record = Record { words: [number, 0, 0, 0], ..Record::default() };
+        channel.sender().push(&record, &[]).unwrap();
+    }
+    let (_socket, local) = address();
+    let mut node = Node::open(local).unwrap();
+    if let Some(to) = role() {
+        let mut channel = node.connect(to.parse().unwrap(), &hello_from(local)).unwrap();
+        for _ in 0..ROUNDS {
+            let number = take_asleep(&mut node, &mut channel);
+            push(&mut channel, number);
+        }
+        assert!(matches!(next_event(&mut node), NodeEvent::Closed(_)));
+        return;
+    }
+    let mut child = another_process("tests::two_processes_sleep_and_wake_each_other", &local.to_string());
+    let (mut channel, _) = accepted(&mut node);
+    for round in 0..ROUNDS {
+        push(&mut channel, round);
+        assert_eq!(take_asleep(&mut node, &mut channel), round);
+    }
+    drop(channel);
+    assert!(child.wait().unwrap().success());
+}
