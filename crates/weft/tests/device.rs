@@ -1,6 +1,10 @@
 //! Device memory in the library: which way it takes, and what is told when something is wrong. What it does otherwise is
 //! what all memory does, as the conformance suite shows.
-#![expect(clippy::unwrap_used, reason = "clippy.toml allows them in tests, but not in the functions that tests call")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "clippy.toml allows them in tests, but not in the functions that tests call"
+)]
 
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
