@@ -173,6 +173,9 @@ impl Core {
     pub(crate) fn progress(&mut self) {
         if let Some(local) = &mut self.local {
             let busy = local.progress(&mut self.engine);
+            if busy {
+                self.engine.memory_mut().advance();
+            }
             self.unattended += 1;
             let rarely = if busy { ROUNDS_WHILE_BUSY } else { ROUNDS_WHILE_QUIET };
             if self.unattended < rarely && (busy || self.engine.is_quiet()) {
@@ -250,6 +253,7 @@ impl Core {
             && (local.is_blocked() || self.engine.has_matched())
             && local.progress(&mut self.engine)
         {
+            self.engine.memory_mut().advance();
             self.notify();
         }
     }

@@ -720,7 +720,8 @@ impl Visitor {
             return Ok(());
         }
         statistics.attached += u64::from(copied.is_ok());
-        let failed = copied.err().map(|error| match error {
+        let settled = engine.memory_mut().settle();
+        let failed = copied.err().or_else(|| settled.err().map(TransferError::Local)).map(|error| match error {
             TransferError::Local(fault) => (fault, true),
             _ => (Fault::Failed, false),
         });
