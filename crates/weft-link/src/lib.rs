@@ -2,8 +2,8 @@
 //!
 //! Everything here is a [`Link`]. [`udp::UdpLink`] is the one that leaves the machine, [`loopback`] joins nodes inside
 //! of one process, and the decorators wrap any link: [`fault::Faulty`] loses, repeats, reorders, damages and delays,
-//! [`capture::Capture`] writes what passes to a pcap file. [`bare`] measures what plain sockets can do, which is the
-//! limit that a link is compared with. Read [`link`] first.
+//! [`capture::Capture`] writes what passes to a pcap file, [`staged::Staged`] sends from the memory of devices. [`bare`]
+//! measures what plain sockets can do, which is the limit that a link is compared with. Read [`link`] first.
 //!
 //! [`shm`] is no link: it moves records, not datagrams, between processes of one machine.
 #![cfg(target_os = "linux")]
@@ -16,6 +16,7 @@ pub mod link;
 pub mod loopback;
 mod segment;
 pub mod shm;
+pub mod staged;
 pub mod udp;
 pub mod wait;
 

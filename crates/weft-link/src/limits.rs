@@ -22,13 +22,17 @@ pub const CLASSES: usize = 4;
 pub const INBOX_MAX: usize = 4096;
 /// Datagrams that a faulty link holds back in one direction.
 pub const HELD_MAX: usize = 4096;
+/// Bytes of device memory that are copied at a time to be sent.
+pub const STAGED_BYTES: usize = 256 << 10;
 /// Bytes of IPv4 and UDP headers.
 pub const IPV4_HEADERS_BYTES: u32 = 20 + 8;
 /// Bytes of IPv6 and UDP headers.
 pub const IPV6_HEADERS_BYTES: u32 = 40 + 8;
 
-/// Records that one ring of a channel holds.
+/// Records that one ring of a channel holds at least.
 pub const RING_SLOTS: u32 = 512;
+/// Slots of a ring that a conversation uses over and over: few enough for the first cache, beside other things.
+pub const RING_NEAR_SLOTS: u32 = 32;
 /// Bytes of a record that need no other place than its slot.
 pub const INLINE_MAX_BYTES: usize = 80;
 /// Bytes of the payloads of one ring that lie outside of the slots.
@@ -63,7 +67,7 @@ pub const NOTE_DESCRIPTORS_MAX: usize = 8;
 pub const BACKLOG_MAX: i32 = 4096;
 
 const _: () = {
-    assert!(RING_SLOTS.is_power_of_two() && RING_DATA_BYTES.is_power_of_two());
+    assert!(RING_SLOTS.is_power_of_two() && RING_NEAR_SLOTS.is_power_of_two() && RING_DATA_BYTES.is_power_of_two());
     // A payload that does not fit before the end of the ring skips there: both must fit into an empty ring, and what
     // a receiver keeps to itself must not be what the sender waits for.
     assert!(PAYLOAD_MAX_BYTES * 2 + RING_PUBLISH_BYTES as usize <= RING_DATA_BYTES as usize);

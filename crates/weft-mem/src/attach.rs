@@ -47,8 +47,8 @@ impl HostMemory {
 
     /// Where a piece is.
     pub fn span(&self, of: Granted) -> Result<Span, Fault> {
-        let segment = self.segment(of)?;
-        Ok(Span { address: segment.as_iovec().iov_base.addr() as u64, length: of.length })
+        let pointer = self.pointer(of, Access::REMOTE_READ)?;
+        Ok(Span { address: pointer.addr() as u64, length: of.length })
     }
 }
 

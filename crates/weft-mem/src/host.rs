@@ -1,15 +1,17 @@
 //! The memory of this process, as the engine sees it.
 
+use std::any::Any;
 use std::fmt;
 use std::sync::atomic::{Ordering, fence};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use weft_core::atomic::{AtomicCall, AtomicClass, AtomicOperation, Datatype};
 use weft_core::memory::{Access, Fault, Granted, LocalKey, Memory};
 
 use crate::atomic::{self, Values};
 use crate::buffer::Buffer;
-use crate::device::Place;
+use crate::device::{DeviceError, Handle, Place};
+use crate::foreign::{Copies, Copying, Foreign, Inside, Plan, Way};
 use crate::keys::Keys;
 use crate::limits::{INJECT_MAX_BYTES, INJECT_POOL_MAX, LOCAL_BUFFERS_MAX, LOCAL_SLOT_BITS, STAGE_OUT_AHEAD_BYTES};
 use crate::region::{Addressing, MemoryRegion, Region, RegisterError};
@@ -34,6 +36,10 @@ const REGION: u32 = 1 << 31;
 /// `HostMemory` only: they are done on the host, between a copy out and a copy in.
 #[derive(Debug)]
 pub struct HostMemory {
+    /// Bytes on their way from and to devices. Reading needs it too. The first field, since it is dropped first: no copy
+    /// may be under way when memory goes.
+    staging: Mutex<Staging>,
+    copies: Copies,
     locals: Vec<LocalSlot>,
     /// The slot that became free last.
     free: u32,
@@ -42,8 +48,6 @@ pub struct HostMemory {
     recycled: Vec<Vec<u8>>,
     /// Memory of a device was attached or registered.
     uses_devices: bool,
-    /// Bytes on their way from and to devices. Reading needs it too.
-    staging: Mutex<Staging>,
 }
 
 /// Where a granted piece is.
@@ -87,6 +91,7 @@ impl HostMemory {
             recycled: Vec::new(),
             uses_devices: false,
             staging: Mutex::default(),
+            copies: Copies::default(),
         }
     }
 
@@ -135,8 +140,8 @@ impl HostMemory {
         slot.generation = slot.generation.wrapping_add(1);
         slot.next = self.free;
         self.free = index;
-        if self.uses_devices && !buffer.is_host() {
-            self.staging_mut().let_go(index, generation);
+        if self.uses_devices {
+            self.let_go(index, generation);
         }
         Some(buffer)
     }
@@ -164,7 +169,7 @@ impl HostMemory {
     pub fn deregister(&mut self, key: u64) -> Result<(), Fault> {
         let (slot, generation, _) = self.keys.find(key)?;
         if self.uses_devices {
-            self.staging_mut().let_go(slot | REGION, generation);
+            self.let_go(slot | REGION, generation);
         }
         self.keys.remove(key).map(|_| ())
     }
@@ -282,17 +287,110 @@ impl HostMemory {
         Ok(())
     }
 
-    /// Brings everything that was written to where it belongs, and makes those who read device memory from now on see
-    /// it anew. To be called before anybody is told of a completion, and between what came and what goes. An error is
-    /// that of a device, and stays: bytes may be lost of operations that were thought to be done.
-    #[inline]
-    pub fn settle(&mut self) -> Result<(), Fault> {
-        if !self.uses_devices {
+    /// Ends all copies from and to a slot's memory.
+    #[cold]
+    fn let_go(&mut self, slot: u32, generation: u32) {
+        self.staging_mut().let_go(slot, generation);
+        self.copies.let_go(slot, generation);
+    }
+
+    /// Where in a device's allocation a piece is; `None`: it is the host's.
+    pub fn inside(&self, of: Granted, access: Access) -> Result<Option<Inside>, Fault> {
+        let found = self.resolve(of, access)?;
+        if found.place.is_host() {
+            return Ok(None);
+        }
+        let address = found.pointer as u64;
+        let operations = crate::staging::operations(found.place).map_err(crate::staging::fault)?;
+        let allocation = operations.classify(address).ok_or(Fault::Failed)?;
+        Ok(Some(Inside { allocation, offset: address - allocation.base }))
+    }
+
+    /// A handle by which another process can open the device allocation that a piece is in. It opens all of that.
+    pub fn export(&self, of: Granted, access: Access) -> Result<Handle, DeviceError> {
+        let found = self.resolve(of, access).map_err(|_| DeviceError::BadAddress)?;
+        crate::staging::operations(found.place)?.export(found.pointer as u64)
+    }
+
+    /// Copies into a piece from other device memory, `offset` bytes into that. Done when it returns.
+    pub fn copy_from_foreign(&mut self, to: Granted, from: &dyn Foreign, offset: u64) -> Result<(), Fault> {
+        self.copy_foreign(to, from, offset, Way::In)
+    }
+
+    /// Copies a piece into other device memory, `offset` bytes into that. Done when it returns.
+    pub fn copy_to_foreign(&mut self, from: Granted, to: &dyn Foreign, offset: u64) -> Result<(), Fault> {
+        self.copy_foreign(from, to, offset, Way::Out)
+    }
+
+    fn copy_foreign(&mut self, of: Granted, foreign: &dyn Foreign, offset: u64, way: Way) -> Result<(), Fault> {
+        let plan = self.plan(of, foreign, offset, way)?;
+        if plan.piece.length == 0 {
             return Ok(());
         }
-        let staging = self.staging_mut();
-        staging.forget_passing();
-        staging.settle()
+        // SAFETY: `plan` resolved our side; the other lives and can be used as long as it is borrowed.
+        let copied = unsafe { plan.operations.copy(plan.device, plan.direction, &[plan.piece]) };
+        copied.map_err(crate::staging::fault)
+    }
+
+    /// As [`HostMemory::copy_from_foreign`], but goes on after it returned, until [`HostMemory::is_copied`].
+    pub fn start_from_foreign<F: Foreign + 'static>(
+        &mut self,
+        to: Granted,
+        from: Arc<F>,
+        offset: u64,
+    ) -> Result<Copying, Fault> {
+        let plan = self.plan(to, &*from, offset, Way::In)?;
+        self.start(to, plan, from)
+    }
+
+    /// As [`HostMemory::copy_to_foreign`], but goes on after it returned, until [`HostMemory::is_copied`].
+    pub fn start_to_foreign<F: Foreign + 'static>(
+        &mut self,
+        from: Granted,
+        to: Arc<F>,
+        offset: u64,
+    ) -> Result<Copying, Fault> {
+        let plan = self.plan(from, &*to, offset, Way::Out)?;
+        self.start(from, plan, to)
+    }
+
+    /// Whether a copy is done; a done one is forgotten. Each that was started has to be asked about until it is.
+    pub fn is_copied(&mut self, copying: &Copying) -> Result<bool, Fault> {
+        self.copies.is_done(copying).map_err(crate::staging::fault)
+    }
+
+    fn start(&mut self, of: Granted, plan: Plan, foreign: Arc<dyn Any + Send + Sync>) -> Result<Copying, Fault> {
+        self.uses_devices = true;
+        // SAFETY: `plan` resolved our side, and neither `take` nor `deregister` lets go of it before the copy is done.
+        unsafe { self.copies.start(of, plan, foreign) }.map_err(crate::staging::fault)
+    }
+
+    fn plan(&mut self, of: Granted, foreign: &dyn Foreign, offset: u64, way: Way) -> Result<Plan, Fault> {
+        let found = self.resolve(of, way.access())?;
+        let own = found.located(of.length as usize);
+        let plan = Plan::new(own, foreign, offset, way)?;
+        if !found.place.is_host() {
+            self.staging_mut().step_aside(&own, way == Way::In)?;
+        }
+        Ok(plan)
+    }
+
+    /// After something came: begins to bring what was written to where it belongs, and makes those who read device
+    /// memory from now on see it anew.
+    #[inline]
+    pub fn advance(&mut self) {
+        if self.uses_devices {
+            let staging = self.staging_mut();
+            staging.forget_passing();
+            staging.advance();
+        }
+    }
+
+    /// Before anybody is told, here or at a peer: waits until everything that was written is where it belongs. An error
+    /// is that of a device, and stays: bytes may be lost of operations that were thought to be done.
+    #[inline]
+    pub fn settle(&mut self) -> Result<(), Fault> {
+        if self.uses_devices { self.staging_mut().settle() } else { Ok(()) }
     }
 
     /// Whether memory of a device was ever attached or registered.

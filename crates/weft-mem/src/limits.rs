@@ -20,6 +20,24 @@ pub const PAGE_BYTES: usize = 4096;
 /// Pieces on either side of one transfer between processes; longer lists take several calls. Below what the system takes
 /// (1024), so that the lists fit a stack.
 pub const ATTACH_SPANS_MAX: usize = 64;
+/// Registrations that a cache keeps, unless it is told otherwise.
+pub const REGISTRATIONS_CACHED_MAX: usize = 1024;
+/// Allocations of peers that are kept open.
+pub const OPENED_HANDLES_MAX: usize = 1024;
+/// Allocations of the peer of one channel that are kept open, so that no peer can push out those of the others.
+pub const OPENED_HANDLES_OF_A_CHANNEL_MAX: usize = 64;
+/// Lengths at which the ways to copy between processes are measured, shortest first.
+pub const CALIBRATE_LENGTHS: [usize; 4] = [64 << 10, 256 << 10, 1 << 20, 4 << 20];
+/// Times that each length is measured, if there is time.
+pub const CALIBRATE_ROUNDS: usize = 7;
+/// Time for all measurements, in microseconds; on a slow machine one round of them takes longer.
+pub const CALIBRATE_BUDGET_US: u64 = 20_000;
+/// Bytes of shared memory through which the measurement copies, and of the pieces, about as long messages are.
+pub const CALIBRATE_RING_BYTES: usize = 1 << 20;
+/// See [`CALIBRATE_RING_BYTES`].
+pub const CALIBRATE_PIECE_BYTES: usize = 32 << 10;
+/// Bytes that are read of the file in which measurements are kept.
+pub const CALIBRATE_FILE_MAX_BYTES: u64 = 4096;
 /// From how many bytes on huge pages are asked for.
 pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// Random words that are drawn at a time.
@@ -32,32 +50,37 @@ pub const EMULATED_DELAY_US: u64 = 20;
 pub const STAGE_IN_BYTES: usize = 256 << 10;
 /// Buffers of that size: one is filled while the others are copied.
 pub const STAGE_IN_BUFFERS: usize = 4;
+/// From so many bytes on a copy to the device goes on while others come; a shorter one is done at once.
+pub const STAGE_IN_START_BYTES: usize = 16 << 10;
 /// Bytes that came from device memory and wait to be sent.
 pub const STAGE_OUT_BYTES: usize = 4 << 20;
 /// Bytes that are fetched at a time when device memory is read in order.
 pub const STAGE_OUT_AHEAD_BYTES: usize = 256 << 10;
 /// Pieces of device memory that wait to be sent.
 pub const STAGE_OUT_ENTRIES_MAX: usize = 256;
-/// What they are aligned to.
+/// Copies between registered and other device memory that go on at a time.
+pub const COPIES_MAX: usize = 4096;
+/// What staged pieces are aligned to.
 pub const STAGE_ALIGN_BYTES: usize = 64;
 /// Copies between host and device that can be under way at a time, of each kind.
 pub const DEVICE_COPIES_MAX: usize = 1 << 16;
 /// Allocations of other processes that can be mapped at a time, of each kind.
 pub const DEVICE_IMPORTS_MAX: usize = 4096;
-/// What allocations on a CUDA device are rounded up to. The driver maps whole blocks of this size for a process that
-/// opens a handle, so that smaller allocations would show their neighbours.
-pub const CUDA_BLOCK_BYTES: usize = 2 << 20;
+/// What allocations on devices are rounded up to. Drivers map whole blocks of this size for a process that opens a handle,
+/// so that smaller allocations would show their neighbours.
+pub const DEVICE_BLOCK_BYTES: usize = 2 << 20;
 /// Streams of each CUDA device on which copies are started.
 pub const CUDA_STREAMS: usize = 4;
 /// Lanes (a stream and its pinned memory) of each CUDA device that are made with its context; more are made when more
 /// threads copy at a time.
 pub const CUDA_LANES_READY: usize = 2;
-/// Pinned memory of a lane is used in turn in so many pieces.
-pub const STAGING_PIECES: usize = 4;
-/// Bytes of one of those pieces.
-pub const STAGING_PIECE_BYTES: usize = 512 << 10;
-/// Pieces up to this length go through pinned memory without asking whether theirs is pinned: the question takes as long
-/// as copying so much.
+/// Copies that can be started at a time on each Level Zero device.
+pub const LEVEL_ZERO_EVENTS: usize = 1024;
+/// Pinned memory of a lane: the longest copy from a device into pageable memory that goes through it. The driver is
+/// slower up to here and faster beyond.
+pub const STAGING_BYTES: usize = 512 << 10;
+/// Pieces up to this length go through the pinned memory without asking whether theirs is pinned: to copy so much takes
+/// as long as what asking may save.
 pub const STAGING_UNASKED_MAX_BYTES: usize = 8 << 10;
 
 const _: () = {
@@ -66,6 +89,6 @@ const _: () = {
     assert!(STAGE_OUT_AHEAD_BYTES >= weft_core::limits::MTU_MAX_BYTES as usize, "any packet's payload");
     assert!(REGIONS_MAX > 2 * weft_core::limits::HANDLES_MAX, "each command may register its buffer");
     assert!(REGION_SLOT_BITS + REGION_GENERATION_BITS <= 24, "at least 40 bits of a key are random");
-    assert!(STAGING_UNASKED_MAX_BYTES <= STAGING_PIECE_BYTES && STAGING_PIECE_BYTES.is_multiple_of(64));
+    assert!(STAGING_UNASKED_MAX_BYTES <= STAGING_BYTES);
     assert!(LOCAL_BUFFERS_MAX > 2 * weft_core::limits::HANDLES_MAX);
 };

@@ -8,8 +8,8 @@ use std::alloc::Layout;
 use std::fmt;
 use std::mem;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use weft_core::memory::{Access, Fault};
 
@@ -264,6 +264,11 @@ impl MemoryRegion {
         Ok(bytes)
     }
 
+    /// Names the region without keeping it alive.
+    pub(crate) fn downgrade(&self) -> WeakRegion {
+        WeakRegion(Arc::downgrade(&self.inner))
+    }
+
     /// The bytes at `offset`, if they are inside. The pointer is good at [`MemoryRegion::place`] only.
     pub(crate) fn range(&self, offset: usize, length: usize) -> Result<*mut u8, Fault> {
         let end = offset.checked_add(length).ok_or(Fault::OutOfBounds)?;
@@ -325,6 +330,22 @@ impl fmt::Debug for MemoryRegion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "MemoryRegion({} bytes at {:?}", self.inner.length, self.inner.pointer)?;
         if self.inner.place.is_host() { f.write_str(")") } else { write!(f, " of {})", self.inner.place) }
+    }
+}
+
+/// A region's name, which no other region ever has while this value lives.
+#[derive(Clone)]
+pub(crate) struct WeakRegion(Weak<Inner>);
+
+impl WeakRegion {
+    /// Whether it is this region's.
+    pub(crate) fn names(&self, region: &MemoryRegion) -> bool {
+        Weak::as_ptr(&self.0) == Arc::as_ptr(&region.inner)
+    }
+
+    /// Whether the region has handles or registrations left.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.0.strong_count() > 0
     }
 }
 

@@ -68,7 +68,7 @@ impl MemoryRegion {
     /// pages themselves (host memory that was registered with a device, for one), it keeps the old ones. On a region
     /// that was never shared this does nothing.
     pub fn revoke(&self) -> io::Result<()> {
-        self.shared().map_or(Ok(()), SharedMemory::revoke)
+        self.shared().map_or(Ok(()), |shared| shared.revoke(SharedMemory::copy_pages))
     }
 }
 
@@ -163,7 +163,7 @@ impl SharedMemory {
 
     /// The file is mapped anew at the same place, but privately: from then on a page that this process writes is copied
     /// first, by the system, which does not let a write of any thread slip between. Then every page is made to be copied.
-    fn revoke(&self) -> io::Result<()> {
+    fn revoke(&self, copy_pages: fn(&SharedMemory)) -> io::Result<()> {
         let mut state = self.state();
         if matches!(state.grants, Grants::NotYet | Grants::Revoked) {
             return Ok(());
@@ -176,17 +176,21 @@ impl SharedMemory {
             return Err(error);
         }
         state.grants = Grants::Revoked;
-        // SAFETY: the mapping is ours and lives; this only makes the system copy its pages.
-        let populated =
-            unsafe { libc::madvise(self.pointer.as_ptr().cast(), self.mapped, libc::MADV_POPULATE_WRITE) == 0 };
-        if !populated {
-            self.write_each_page();
-        }
+        copy_pages(self);
         // Gives the old pages back, and hides what was in them. Where writing is sealed they stay until all have let go.
         let flags = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
         // SAFETY: changes a file of ours, of which this process has no page mapped any more.
         unsafe { libc::fallocate(file.as_raw_fd(), flags, 0, self.mapped as libc::off_t) };
         Ok(())
+    }
+
+    /// Has the system copy every page of a private mapping.
+    fn copy_pages(&self) {
+        // SAFETY: the mapping is ours and lives; the advice changes no byte.
+        let done = unsafe { libc::madvise(self.pointer.as_ptr().cast(), self.mapped, libc::MADV_POPULATE_WRITE) };
+        if done != 0 {
+            self.write_each_page();
+        }
     }
 
     /// Writes to each page what is there, so that the system copies it. For systems that cannot be asked to.
@@ -255,4 +259,23 @@ pub(crate) fn map(
         return Err(io::Error::last_os_error());
     }
     NonNull::new(pointer.cast()).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::SharedMemory;
+    use crate::{Mapping, MemoryRegion};
+
+    #[test]
+    fn without_help_of_the_system_each_page_is_written() {
+        let region = MemoryRegion::alloc_shared(5 * 4096).unwrap();
+        let shareable = region.share(true).unwrap();
+        let mapping = Mapping::open(shareable.descriptor.as_fd(), shareable.length, true).unwrap();
+        mapping.write_bytes(0, &[1; 5 * 4096]).unwrap();
+        region.shared().unwrap().revoke(SharedMemory::write_each_page).unwrap();
+        mapping.write_bytes(0, &[2; 5 * 4096]).unwrap();
+        assert_eq!(region.to_vec(0, 5 * 4096).unwrap(), [1; 5 * 4096]);
+    }
 }

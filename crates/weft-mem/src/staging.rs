@@ -18,8 +18,8 @@ use weft_core::memory::{Fault, Granted};
 use crate::copy;
 use crate::device::{self, DeviceError, Direction, Event, Kind, Operations, Place, Transfer};
 use crate::limits::{
-    PAGE_BYTES, STAGE_ALIGN_BYTES, STAGE_IN_BUFFERS, STAGE_IN_BYTES, STAGE_OUT_AHEAD_BYTES, STAGE_OUT_BYTES,
-    STAGE_OUT_ENTRIES_MAX,
+    PAGE_BYTES, STAGE_ALIGN_BYTES, STAGE_IN_BUFFERS, STAGE_IN_BYTES, STAGE_IN_START_BYTES, STAGE_OUT_AHEAD_BYTES,
+    STAGE_OUT_BYTES, STAGE_OUT_ENTRIES_MAX,
 };
 
 /// What went through the host on its way from or to device memory.
@@ -87,7 +87,7 @@ impl Staging {
     /// # Safety
     /// `from` may be read, and `into` written for as many bytes.
     pub(crate) unsafe fn read(&mut self, from: Located, into: *mut u8) -> Result<(), Fault> {
-        self.settle()?;
+        self.settle_range(&from)?;
         self.counters.out_copies += 1;
         self.counters.out_bytes += from.length as u64;
         // SAFETY: as the caller promised.
@@ -106,7 +106,9 @@ impl Staging {
         available: usize,
         lasting: bool,
     ) -> Result<*const u8, Fault> {
-        self.settle()?;
+        // As far as it can be fetched ahead.
+        let length = available.min(from.length + 2 * STAGE_OUT_AHEAD_BYTES);
+        self.settle_range(&Located { length, ..from })?;
         // SAFETY: as the caller promised.
         let fetched = unsafe { self.outbound.fetch(Name::of(name, lasting), from, available, &mut self.counters) };
         fetched.map_err(|error| self.failed(&error))
@@ -125,9 +127,29 @@ impl Staging {
         self.inbound.settle(&mut self.counters).map_err(|error| self.failed(&error))
     }
 
+    /// Brings bytes to their device if they are for a range that is to be read.
+    fn settle_range(&mut self, range: &Located) -> Result<(), Fault> {
+        if self.inbound.is_busy_with(range) { self.settle() } else { Ok(()) }
+    }
+
+    /// Others copy from a range, or into it: what was written before is there by then.
+    pub(crate) fn step_aside(&mut self, range: &Located, is_written: bool) -> Result<(), Fault> {
+        if is_written {
+            self.outbound.forget_range(range);
+        }
+        self.settle_range(range)
+    }
+
+    /// Begins to bring all bytes to their device: they will be there soon, whoever waits for them.
+    pub(crate) fn advance(&mut self) {
+        self.inbound.advance(&mut self.counters);
+    }
+
     /// Forgets what was fetched from memory that peers and kernels may write: the next who asks sees it as it is then.
     pub(crate) fn forget_passing(&mut self) {
-        self.outbound.forget(|entry| !entry.name.lasting);
+        if std::mem::take(&mut self.outbound.has_passing) {
+            self.outbound.forget(|entry| !entry.name.lasting);
+        }
     }
 
     /// Ends all copies that are under way to any memory, and from this one.
@@ -287,8 +309,26 @@ impl Inbound {
         }
     }
 
+    fn is_busy_with(&self, range: &Located) -> bool {
+        self.open.iter().chain(self.flying.iter().map(|(flying, _)| flying)).any(|piece| piece.overlaps(range))
+    }
+
+    /// What was gathered leaves the buffer.
+    fn advance(&mut self, counters: &mut StagingCounters) {
+        match self.open {
+            Some(open) if open.length >= STAGE_IN_START_BYTES => self.start_open(counters),
+            _ => self.copy_open(counters),
+        }
+    }
+
     fn settle(&mut self, counters: &mut StagingCounters) -> Result<(), DeviceError> {
-        // The last one is copied by this thread: for a short one that is the shortest way.
+        self.copy_open(counters);
+        self.land_all();
+        self.failed.clone().map_or(Ok(()), Err)
+    }
+
+    /// Copies what was gathered by this thread: for a short one that is the shortest way.
+    fn copy_open(&mut self, counters: &mut StagingCounters) {
         if let Some(open) = self.open.take() {
             counters.in_copies += 1;
             let next = self.next;
@@ -300,8 +340,6 @@ impl Inbound {
                 self.failed.get_or_insert(error);
             }
         }
-        self.land_all();
-        self.failed.clone().map_or(Ok(()), Err)
     }
 }
 
@@ -333,6 +371,8 @@ struct Outbound {
     head: u64,
     /// Oldest first.
     entries: VecDeque<Entry>,
+    /// Some are of memory that others may write.
+    has_passing: bool,
     /// Who reads in order: the memory, where the next piece begins, and how much was fetched last.
     reader: Option<(Name, usize)>,
 }
@@ -453,7 +493,7 @@ impl Outbound {
             unsafe { copy_from(from, pointer)? };
             None
         };
-        self.entries.push_back(Entry { name, from, at, event });
+        self.push(Entry { name, from, at, event });
         Ok(pointer)
     }
 
@@ -485,8 +525,13 @@ impl Outbound {
             // SAFETY: `find` gives as many bytes, and the room was made for both.
             unsafe { copy::copy(pointer.add(inside), found, length) };
         }
-        self.entries.push_back(Entry { name, from, at, event: None });
+        self.push(Entry { name, from, at, event: None });
         Ok(Some(pointer))
+    }
+
+    fn push(&mut self, entry: Entry) {
+        self.has_passing |= !entry.name.lasting;
+        self.entries.push_back(entry);
     }
 
     /// Bytes that are in the window, all in one entry; waits until they are there.

@@ -71,6 +71,7 @@ fn the_other_process() {
     let mut socket = unsafe { UnixStream::from_raw_fd(SOCKET) };
     match role.as_str() {
         "mapping" => map_and_write(&mut socket),
+        "scribbler" => map_and_scribble(&mut socket),
         "spans" => name_spans(&mut socket),
         "stranger" => attach_as_a_stranger(&mut socket),
         "descriptors" => use_and_count_descriptors(&mut socket),
@@ -136,6 +137,44 @@ fn map_and_write(socket: &mut UnixStream) {
     assert!(bytes.iter().all(|&byte| byte == 0), "nor are old bytes seen");
     mapping.write_bytes(0, &vec![0xCD; LENGTH]).unwrap();
     tell(socket, &[3]);
+}
+
+/// A peer that is killed while it writes leaves its bytes, and nothing else.
+#[test]
+fn a_peer_is_killed_while_it_writes() {
+    for _ in 0..20 {
+        let region = MemoryRegion::alloc_shared(LENGTH).unwrap();
+        let shareable = region.share(true).unwrap();
+        let mut other = Other::start("scribbler", Some(&shareable.descriptor));
+        drop(shareable);
+        let [1] = hear(&mut other.socket) else { panic!() };
+        region.write(0, &[7; 4096]).unwrap();
+        other.child.kill().unwrap();
+        other.child.wait().unwrap();
+        assert_eq!(region.to_vec(0, 4096).unwrap(), [7; 4096]);
+        let bytes = region.to_vec(4096, LENGTH - 4096).unwrap();
+        assert!(bytes.iter().all(|&byte| byte == 0xAA || byte == 0xBB), "whole bytes of one write or the other");
+        region.write(0, &vec![1; LENGTH]).unwrap();
+        region.revoke().unwrap();
+        assert_eq!(region.to_vec(0, LENGTH).unwrap(), vec![1; LENGTH]);
+    }
+}
+
+fn map_and_scribble(socket: &mut UnixStream) {
+    // SAFETY: the first process put memory there, for this function.
+    let descriptor = unsafe { OwnedFd::from_raw_fd(MEMORY) };
+    let mapping = Mapping::open(descriptor.as_fd(), LENGTH, true).unwrap();
+    let patterns = [vec![0xAA; LENGTH - 4096], vec![0xBB; LENGTH - 4096]];
+    mapping.write_bytes(4096, &patterns[0]).unwrap();
+    tell(socket, &[1]);
+    loop {
+        patterns.iter().for_each(|pattern| mapping.write_bytes(4096, pattern).unwrap());
+        // Ends with the first process, should that not kill it.
+        socket.set_nonblocking(true).unwrap();
+        if matches!(socket.read(&mut [0]), Ok(0)) {
+            return;
+        }
+    }
 }
 
 /// Copies from and to the other process, and what is seen when it has ended.

@@ -5,6 +5,7 @@
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use proptest::prelude::*;
@@ -249,6 +250,8 @@ fn revoking_loses_no_write_of_the_owner() {
         let region = shared(LENGTH);
         let mapping = mapping(&region, true);
         let stop = AtomicBool::new(false);
+        // All are at work before the region is taken back.
+        let started = Barrier::new(4);
         std::thread::scope(|scope| {
             // One that counts in atomic steps, one that writes plainly over all pages, and the peer.
             let counter = scope.spawn(|| {
@@ -256,6 +259,7 @@ fn revoking_loses_no_write_of_the_owner() {
                 let grant = memory.register(&region, Access::REMOTE, Addressing::Offset).unwrap();
                 let sum = AtomicCall::new(Op::Sum, Datatype::Uint64, 1);
                 let mut count = 0u64;
+                started.wait();
                 while !stop.load(Ordering::Relaxed) {
                     for page in 0..LENGTH / 4096 {
                         let piece = memory.remote(grant.key, page as u64 * 4096, 8, Access::REMOTE_ATOMIC).unwrap();
@@ -267,6 +271,7 @@ fn revoking_loses_no_write_of_the_owner() {
             });
             let writer = scope.spawn(|| {
                 let mut value = 0u64;
+                started.wait();
                 while !stop.load(Ordering::Relaxed) {
                     value += 1;
                     for page in 0..LENGTH / 4096 {
@@ -277,12 +282,17 @@ fn revoking_loses_no_write_of_the_owner() {
                 value
             });
             scope.spawn(|| {
+                started.wait();
                 while !stop.load(Ordering::Relaxed) {
                     for page in 0..LENGTH as u64 / 4096 {
                         mapping.write_bytes(page * 4096 + 64, &[7; 64]).unwrap();
                     }
                 }
             });
+            started.wait();
+            while region.load_u64(LENGTH - 4096) == Ok(0) {
+                std::thread::yield_now();
+            }
             region.revoke().unwrap();
             let before = region.to_vec(0, LENGTH).unwrap();
             std::thread::yield_now();

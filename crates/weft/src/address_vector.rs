@@ -1,6 +1,7 @@
 //! The address vector: short names for peers.
 
 use weft_core::address::{Address, PeerId};
+use weft_link::Link;
 
 use crate::domain::Domain;
 use crate::driver::Core;

@@ -54,6 +54,7 @@ impl CompletionQueue {
     /// The oldest completion, if there is one.
     pub fn read(&self) -> Result<Option<Completion>> {
         let mut core = self.lock_with_completions();
+        core.check_devices()?;
         match core.completion(self.inner.id) {
             None => core.check().map(|()| None),
             found => {
@@ -66,6 +67,7 @@ impl CompletionQueue {
     /// Appends the oldest completions, `limit` at most; gives how many.
     pub fn read_many(&self, into: &mut Vec<Completion>, limit: usize) -> Result<usize> {
         let mut core = self.lock_with_completions();
+        core.check_devices()?;
         let before = into.len();
         into.extend(std::iter::from_fn(|| core.completion(self.inner.id)).take(limit));
         match into.len() - before {
@@ -255,6 +257,9 @@ impl Core {
 
     fn fresh_completion(&mut self, queue: QueueId) -> Option<Completion> {
         let completion = self.engine.poll_completion(queue)?;
+        if !self.settle() {
+            return None;
+        }
         Some(self.with_buffer(completion))
     }
 

@@ -79,6 +79,7 @@ impl Counter {
         let waiter = Waiter::default();
         let reached = waiter.wait(self.domain().nic(), awaited, timeout, || {
             let count = self.count();
+            self.domain().nic().lock().check_devices()?;
             if count.value >= value {
                 Ok(Some(true))
             } else if count.errors != errors {
@@ -126,7 +127,9 @@ impl Counter {
     }
 
     fn count(&self) -> Count {
-        self.domain().nic().lock_progressed().engine.counter(self.inner.id)
+        let mut core = self.domain().nic().lock_progressed();
+        core.settle();
+        core.engine.counter(self.inner.id)
     }
 }
 

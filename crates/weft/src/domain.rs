@@ -138,6 +138,13 @@ impl Domain {
         self.nic().lock().link.counters()
     }
 
+    /// Which ways bytes took that do not go straight between memory and link.
+    #[must_use]
+    pub fn transfer_counters(&self) -> TransferCounters {
+        let core = self.nic().lock();
+        TransferCounters { staging: core.engine.memory().staging_counters(), staged: core.link.staged() }
+    }
+
     /// How much the engine keeps.
     #[must_use]
     pub fn state(&self) -> State {
@@ -180,6 +187,16 @@ impl Drop for Shared {
             self.nic.lock().progress();
         }
     }
+}
+
+/// Which ways bytes took that do not go straight between memory and link: nothing falls back in silence.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TransferCounters {
+    /// Through pinned buffers from and to devices.
+    pub staging: weft_mem::StagingCounters,
+    /// Copied from a device once more, since the link could not take them when they had been fetched.
+    pub staged: weft_link::staged::StagedCounters,
 }
 
 /// What wraps a link before a domain uses it.
@@ -265,7 +282,7 @@ impl DomainBuilder {
             Road::Automatic => {
                 let methods = Methods { attach_from_bytes: usize::MAX };
                 // Without it everything goes as packets: a second domain on the same port cannot have the name.
-                Local::open(link.local(), self.fabric.session_id(), methods).ok()
+                Local::open(link.local(), self.fabric.session_id(), self.config.commands_max, methods).ok()
             }
         };
         self.open(Box::new(link), local)

@@ -13,9 +13,10 @@ use std::time::{Duration, Instant};
 use weft_core::engine::{Engine, Piece, Transmit};
 use weft_core::event::{CounterId, QueueId};
 use weft_core::time::Time;
+use weft_link::staged::{OutgoingAnywhere, Staged};
 use weft_link::wait::WaitSet;
 use weft_link::{Link, Outgoing, SendError};
-use weft_mem::{HostMemory, Segment};
+use weft_mem::{HostMemory, Segment, Sendable};
 
 use crate::completion_queue::Stash;
 use crate::error::{Error, Result};
@@ -112,7 +113,7 @@ struct Armed {
 /// Everything of a NIC that the lock guards.
 pub(crate) struct Core {
     pub(crate) engine: Engine<HostMemory>,
-    pub(crate) link: Box<dyn Link>,
+    pub(crate) link: Staged<Box<dyn Link>>,
     /// The road to peers on this machine, unless everything goes as packets.
     pub(crate) local: Option<Local>,
     /// Rounds since peers that come and go were attended to, and since packets were looked for.
@@ -128,6 +129,8 @@ pub(crate) struct Core {
     /// When commands that were posted with more to follow go out, though nothing followed.
     flush_at: Time,
     broken: Option<std::io::ErrorKind>,
+    /// A device lost bytes of operations that may be thought to be done: nobody is told of any from then on.
+    device_failed: bool,
     abandoned: bool,
     armed: Vec<Armed>,
     segments: Vec<Segment<'static>>,
@@ -140,7 +143,7 @@ impl Core {
         let transmit = || Transmit { to: nowhere, bytes: Vec::new(), pieces: Vec::new(), segment_bytes: 0, class: 0 };
         Core {
             engine,
-            link,
+            link: Staged::new(link),
             local,
             unattended: 0,
             stash: Stash::default(),
@@ -151,6 +154,7 @@ impl Core {
             retry_at: Time::NEVER,
             flush_at: Time::NEVER,
             broken: None,
+            device_failed: false,
             abandoned: false,
             armed: Vec::new(),
             segments: Vec::with_capacity(PIECES_PER_BATCH),
@@ -208,8 +212,20 @@ impl Core {
         self.notify();
     }
 
+    /// Waits until what came for device memory is there: before anybody reads a completion or a counter, and before
+    /// anything goes out that tells a peer of it. False: a device has failed.
+    #[inline]
+    pub(crate) fn settle(&mut self) -> bool {
+        if self.engine.memory_mut().settle().is_err() {
+            self.device_failed = true;
+            self.abandoned = true;
+        }
+        !self.device_failed
+    }
+
     /// After something was posted: sends it at once unless company will come soon.
     pub(crate) fn posted(&mut self, now: Time, more: bool) {
+        self.engine.memory_mut().advance();
         if more {
             self.flush_at = self.flush_at.min(now.plus_micros(FLUSH_US));
         } else if self.engine.is_urgent() {
@@ -251,7 +267,13 @@ impl Core {
 
     /// Whether the link still works.
     pub(crate) fn check(&self) -> Result<()> {
+        self.check_devices()?;
         self.broken.map_or(Ok(()), |kind| Err(Error::LinkFailed(kind)))
+    }
+
+    /// Whether all bytes of completed operations are where they belong.
+    pub(crate) fn check_devices(&self) -> Result<()> {
+        if self.device_failed { Err(Error::DeviceFailed) } else { Ok(()) }
     }
 
     /// Takes what came to the engine; gives how many calls brought something.
@@ -281,6 +303,7 @@ impl Core {
                 }
             }
         }
+        engine.memory_mut().advance();
         calls
     }
 
@@ -303,6 +326,9 @@ impl Core {
                     self.flush_at = Time::NEVER;
                     return;
                 }
+            }
+            if !self.settle() {
+                return;
             }
             match self.send() {
                 Ok(taken) => self.sent += taken,
@@ -334,11 +360,17 @@ impl Core {
         let mut whole = 0;
         for transmit in waiting {
             let before = segments.len();
-            if !gather(memory, transmit, &mut segments) {
-                segments.truncate(before);
-                break;
+            match gather(memory, transmit, &mut segments) {
+                Gathered::Whole => whole += 1,
+                Gathered::OnDevice if whole == 0 => {
+                    self.segments = recycle(segments);
+                    return send_from_devices(&mut self.link, memory, waiting);
+                }
+                Gathered::OnDevice | Gathered::Gone => {
+                    segments.truncate(before);
+                    break;
+                }
             }
-            whole += 1;
         }
         let mut outgoing = recycle(std::mem::take(&mut self.outgoing));
         let mut rest = segments.as_slice();
@@ -369,9 +401,10 @@ impl Core {
             return;
         }
         let next = self.next_time();
+        let changed = self.local.as_mut().is_some_and(Local::take_changed);
         let mut armed = std::mem::take(&mut self.armed);
         armed.retain(|sleeper| {
-            let wakes = self.is_ready(sleeper.awaited) || (sleeper.watches_time && next < sleeper.until);
+            let wakes = self.is_ready(sleeper.awaited) || (sleeper.watches_time && (changed || next < sleeper.until));
             if wakes {
                 sleeper.set.signal();
             }
@@ -416,20 +449,61 @@ impl Core {
     }
 }
 
-/// Appends the pieces of a transmit. False: some of its memory is gone, and what was appended is of no use.
-fn gather<'a>(memory: &'a HostMemory, transmit: &'a Transmit, segments: &mut Vec<Segment<'a>>) -> bool {
+/// What became of gathering the pieces of a transmit.
+enum Gathered {
+    Whole,
+    /// Some of its memory is gone; what was appended is of no use.
+    Gone,
+    /// Some of it is in the memory of a device; what was appended is of no use.
+    OnDevice,
+}
+
+/// Appends the pieces of a transmit.
+fn gather<'a>(memory: &'a HostMemory, transmit: &'a Transmit, segments: &mut Vec<Segment<'a>>) -> Gathered {
     for piece in &transmit.pieces {
-        let segment = match *piece {
-            Piece::Bytes { start, length } => {
-                let range = start as usize..start as usize + length as usize;
-                transmit.bytes.get(range).map(Segment::from_slice)
-            }
-            Piece::Memory(granted) => memory.segment(granted).ok(),
-        };
-        let Some(segment) = segment else { return false };
-        segments.push(segment);
+        match sendable(memory, transmit, piece) {
+            Some(Sendable::Host(segment)) => segments.push(segment),
+            Some(Sendable::Device(_)) => return Gathered::OnDevice,
+            None => return Gathered::Gone,
+        }
     }
-    true
+    Gathered::Whole
+}
+
+/// One piece of a transmit; `None`: its memory is gone.
+#[inline]
+fn sendable<'a>(memory: &'a HostMemory, transmit: &'a Transmit, piece: &Piece) -> Option<Sendable<'a>> {
+    match *piece {
+        Piece::Bytes { start, length } => {
+            let range = start as usize..start as usize + length as usize;
+            transmit.bytes.get(range).map(|bytes| Sendable::Host(Segment::from_slice(bytes)))
+        }
+        Piece::Memory(granted) => memory.sendable(granted).ok(),
+    }
+}
+
+/// Sends transmits whose bytes were fetched from a device for their checksums, but are not there any more: the link had
+/// no room for them, or too many others came between.
+#[cold]
+fn send_from_devices(
+    link: &mut Staged<Box<dyn Link>>,
+    memory: &HostMemory,
+    waiting: &[Transmit],
+) -> Result<usize, SendError> {
+    let whole = |transmit| -> Option<Vec<Sendable<'_>>> {
+        let transmit: &Transmit = transmit;
+        transmit.pieces.iter().map(|piece| sendable(memory, transmit, piece)).collect()
+    };
+    let pieces: Vec<Vec<Sendable<'_>>> = waiting.iter().map_while(whole).collect();
+    let outgoing = waiting.iter().zip(&pieces).map(|(transmit, pieces)| OutgoingAnywhere {
+        to: transmit.to,
+        pieces,
+        segment_bytes: transmit.segment_bytes,
+        class: transmit.class,
+    });
+    let outgoing: Vec<OutgoingAnywhere<'_>> = outgoing.collect();
+    // The first one's memory is gone: it is settled.
+    if outgoing.is_empty() { Ok(1) } else { link.send_from_anywhere(&outgoing) }
 }
 
 /// The same memory for a vector of another lifetime: the standard library collects in place where the layouts are equal,

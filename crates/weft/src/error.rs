@@ -6,6 +6,7 @@ use std::io;
 use weft_core::command::PostError;
 use weft_core::event::Failure;
 use weft_core::memory::Fault;
+use weft_mem::device::DeviceError;
 use weft_mem::limits::INJECT_MAX_BYTES;
 use weft_mem::{AttachError, Buffer, RegisterError};
 
@@ -38,6 +39,10 @@ pub enum Error {
     TimedOut,
     /// The link broke: no peer can be reached by this domain any more.
     LinkFailed(io::ErrorKind),
+    /// A device failed while bytes were on their way to its memory: operations that use it may have lost some.
+    DeviceFailed,
+    /// Device memory cannot be had, or used like that.
+    Device(DeviceError),
     /// The operating system refused something.
     System {
         /// What was tried.
@@ -75,6 +80,9 @@ impl Error {
                 _ => Blame::Peer,
             },
             Error::TimedOut | Error::CountedFailure | Error::LinkFailed(_) => Blame::Path,
+            Error::Device(DeviceError::NotSupported | DeviceError::BadAddress) => Blame::Caller,
+            Error::Device(DeviceError::BadHandle) => Blame::Peer,
+            Error::DeviceFailed | Error::Device(_) => Blame::Resource,
             Error::Protocol(_) | Error::AddressVectorFull | Error::MemoryTableFull | Error::System { .. } => {
                 Blame::Resource
             }
@@ -108,6 +116,10 @@ impl fmt::Display for Error {
             }
             Error::TimedOut => f.write_str("the time given has passed: the operations are still under way"),
             Error::LinkFailed(kind) => write!(f, "the link is broken ({kind}): open a new domain"),
+            Error::DeviceFailed => f.write_str(
+                "a device failed with bytes on their way to it: make its memory anew, and open a new domain",
+            ),
+            Error::Device(error) => error.fmt(f),
             Error::System { doing, source } => write!(f, "cannot {doing}: {source}"),
         }
     }
@@ -120,6 +132,7 @@ impl std::error::Error for Error {
             Error::Operation(failure) => Some(failure),
             Error::Memory(fault) => Some(fault),
             Error::Register(error) => Some(error),
+            Error::Device(error) => Some(error),
             Error::System { source, .. } => Some(source),
             _ => None,
         }
@@ -174,6 +187,12 @@ impl From<Refused> for Error {
 impl From<RegisterError> for Error {
     fn from(error: RegisterError) -> Error {
         Error::Register(error)
+    }
+}
+
+impl From<DeviceError> for Error {
+    fn from(error: DeviceError) -> Error {
+        Error::Device(error)
     }
 }
 

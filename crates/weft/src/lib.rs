@@ -56,6 +56,10 @@
 //! anything at all can leak memory but never corrupt it. [`Endpoint::scope`] does the same with borrowed slices. Short
 //! messages can be copied ([`Endpoint::inject`]).
 //!
+//! All of it works with the memory of devices as well ([`device`], [`Registrable::on`]): a part of a region on a device
+//! is a buffer as any other. On its way to a link that knows only the host's memory it is staged, a long piece at a time;
+//! [`Domain::transfer_counters`] tells.
+//!
 //! # Progress
 //! With [`Progress::Manual`] the NIC works inside of the calls that post, read and wait; with [`Progress::Automatic`] a
 //! thread does it. Either way every handle may be used by every thread.
@@ -95,7 +99,7 @@ pub use address_vector::AddressVector;
 pub use atomic::Element;
 pub use completion_queue::{Completion, CompletionQueue};
 pub use counter::Counter;
-pub use domain::{Domain, DomainBuilder, Road};
+pub use domain::{Domain, DomainBuilder, Road, TransferCounters};
 pub use driver::Progress;
 pub use endpoint::{Endpoint, EndpointOptions};
 pub use error::{Blame, Error, Refused, Result};
@@ -113,6 +117,8 @@ pub use weft_core::event::{CompletionKind, Failure};
 pub use weft_core::memory::{Access, Fault};
 /// Links that a domain can be opened on, and decorators for them.
 pub use weft_link as link;
+/// Kinds of device memory, which of them are there, and their operations.
+pub use weft_mem::device;
 pub use weft_mem::{Addressing, Buffer};
 
 /// The README's example, compiled and run.

@@ -25,8 +25,6 @@ pub const DRAIN_ROUNDS_MAX: usize = 256;
 pub const ROUNDS_WHILE_BUSY: u32 = 256;
 /// Rounds between two looks for packets, and for new peers, while nothing is under way.
 pub const ROUNDS_WHILE_QUIET: u32 = 32;
-/// Commands of one endpoint to one peer of the same machine that may be under way.
-pub const LOCAL_COMMANDS_MAX: usize = 16 << 10;
 /// Messages up to this length go to a peer of the same machine at once; longer ones wait until they are wanted.
 pub const LOCAL_EAGER_MAX_BYTES: usize = 64 << 10;
 /// Longer messages, writes and reads go through the ring in parts of this length.

@@ -4,6 +4,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use weft_core::memory::Access;
+use weft_mem::device::Place;
 use weft_mem::{Addressing, Buffer, Region};
 
 use crate::domain::Domain;
@@ -14,6 +15,10 @@ use crate::error::{Error, Result};
 ///
 /// When the last clone is dropped the registration ends: after that no peer reads or writes it, whatever it sent before.
 /// The memory itself lives on while a [`Buffer`] is a part of it.
+///
+/// It can be the memory of a device ([`Registrable::on`]): copies go through the device's operations, atomic loads and
+/// stores fail with [`Fault::NotSupported`](crate::Fault), and peers reach it like any other. Atomics of peers on it are
+/// atomic among accesses through this domain, not to what runs on the device.
 ///
 /// ```
 /// use weft::Access;
@@ -65,6 +70,24 @@ impl Registrable {
     #[must_use]
     pub fn addressed(self, addressing: Addressing) -> Registrable {
         Registrable { addressing, ..self }
+    }
+
+    /// So many bytes of zero in the memory of a device. Memory that is there already is registered as a
+    /// [`raw::Memory`](crate::raw::Memory), which names its place or has it found out.
+    ///
+    /// ```
+    /// use weft::device::{Kind, Place};
+    /// use weft::{Access, Registrable};
+    /// # let domain = weft::Domain::udp("127.0.0.1:0")?;
+    /// let place = Place::new(Kind::Emulated, 0);
+    /// let region = domain.register(Registrable::on(place, 4096)?, Access::REMOTE)?;
+    /// assert_eq!(region.place(), place);
+    /// region.write(0, b"copied to the device")?;
+    /// assert!(region.load_u64(0).is_err(), "the processor cannot look there");
+    /// # Ok::<(), weft::Error>(())
+    /// ```
+    pub fn on(place: Place, length: usize) -> Result<Registrable> {
+        Ok(weft_mem::MemoryRegion::alloc_device(place, length)?.into())
     }
 }
 

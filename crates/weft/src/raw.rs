@@ -6,6 +6,9 @@
 pub use weft_core::atomic::{AtomicCall, AtomicClass};
 pub use weft_core::command::{Command, CommandFlags, EndpointId, Operation, Receive};
 pub use weft_core::memory::LocalKey;
+/// Memory of the process or of a device, to be registered or used in buffers; [`crate::MemoryRegion`] is one that is
+/// registered.
+pub use weft_mem::MemoryRegion as Memory;
 pub use weft_mem::{Addressing, Buffer};
 
 use crate::endpoint::{Endpoint, Payload};

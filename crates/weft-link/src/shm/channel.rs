@@ -10,13 +10,13 @@ use weft_mem::{Segment, SegmentMut};
 
 use super::Record;
 use super::layout::{
-    PROGRESS, RECEIVER_STATE, REGION_BYTES, REQUESTS, RESPONSES, RingLayout, SENDER_STATE, SLOT_BYTES, SLOT_INLINE,
-    WORD_STRIDE, WORDS,
+    PROGRESS, RECEIVER_STATE, REGION_BYTES, REQUESTS, RESPONSES, RING_ALL_SLOTS, RingLayout, SENDER_STATE, SLOT_BYTES,
+    SLOT_INLINE, WORD_STRIDE, WORDS,
 };
 use super::region::Region;
 use super::ring::{self, Broken, Consumer, HEAVY, Place, Producer, PushError};
 use super::socket;
-use crate::limits::{CHANNEL_WORDS_MAX, NOTE_MAX_BYTES, RING_DATA_BYTES, RING_SLOTS};
+use crate::limits::{CHANNEL_WORDS_MAX, NOTE_MAX_BYTES, RING_DATA_BYTES, RING_NEAR_SLOTS, RING_SLOTS};
 
 /// Name of a channel in its node, a small number. It is used again some time after [`Node::close`](super::Node::close).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -389,24 +389,27 @@ impl ShmRoom {
         }
     }
 
+    #[inline]
     fn slot(&self, slot: u32) -> *mut u8 {
-        self.slots.wrapping_add((slot % RING_SLOTS) as usize * SLOT_BYTES)
+        self.slots.wrapping_add((slot % RING_ALL_SLOTS) as usize * SLOT_BYTES)
     }
 
+    #[inline]
     fn data(&self, offset: u32) -> *mut u8 {
         self.data.wrapping_add((offset % RING_DATA_BYTES) as usize)
     }
 
     #[inline]
-    fn control(&self, offset: usize) -> &AtomicU32 {
-        // SAFETY: the offsets of control words lie in the control part of the ring, are aligned, and both processes only
+    fn state(&self, offset: usize) -> &AtomicU32 {
+        // SAFETY: the offsets of state words lie in the control part of the ring, are aligned, and both processes only
         // use them as atomics. The region lives as long as we do.
         unsafe { AtomicU32::from_ptr(self.control.add(offset).cast()) }
     }
 }
 
 impl ring::Room for ShmRoom {
-    const SLOTS: u32 = RING_SLOTS;
+    const NEAR_SLOTS: u32 = RING_NEAR_SLOTS;
+    const FAR_SLOTS: u32 = RING_SLOTS;
 
     #[inline]
     fn slot_word(&self, slot: u32, word: usize) -> &AtomicU64 {
@@ -417,18 +420,19 @@ impl ring::Room for ShmRoom {
     }
 
     #[inline]
-    fn progress(&self) -> &AtomicU32 {
-        self.control(PROGRESS)
+    fn progress(&self) -> &AtomicU64 {
+        // SAFETY: as for the state words.
+        unsafe { AtomicU64::from_ptr(self.control.add(PROGRESS).cast()) }
     }
 
     #[inline]
     fn receiver_state(&self) -> &AtomicU32 {
-        self.control(RECEIVER_STATE)
+        self.state(RECEIVER_STATE)
     }
 
     #[inline]
     fn sender_state(&self) -> &AtomicU32 {
-        self.control(SENDER_STATE)
+        self.state(SENDER_STATE)
     }
 
     fn promise(&self) -> u32 {

@@ -3,8 +3,11 @@
 //!
 //! Whatever one side polls while the other writes has a line of its own; lines lie 128 bytes apart, because processors
 //! fetch them in pairs.
+#![cfg_attr(loom, allow(dead_code, reason = "loom has a memory of its own"))]
 
-use crate::limits::{CHANNEL_WORDS_MAX, INLINE_MAX_BYTES, PAYLOAD_MAX_BYTES, RING_DATA_BYTES, RING_SLOTS};
+use crate::limits::{
+    CHANNEL_WORDS_MAX, INLINE_MAX_BYTES, PAYLOAD_MAX_BYTES, RING_DATA_BYTES, RING_NEAR_SLOTS, RING_SLOTS,
+};
 
 /// Changes with anything in this file, and with the format of the hello.
 pub(crate) const VERSION: u32 = 1;
@@ -20,7 +23,12 @@ pub(crate) const SLOT_INLINE_WORDS: usize = INLINE_MAX_BYTES / 8;
 /// Payloads outside of slots begin at multiples of it.
 pub(crate) const DATA_ALIGN: u32 = 64;
 /// What the head of a slot says instead of the inline length when the payload is in the data ring.
-pub(crate) const IN_DATA_RING: u16 = u16::MAX;
+pub(crate) const IN_DATA_RING: u16 = NEXT_IS_FAR - 1;
+/// Beside the inline length: the next record is in the far bank.
+pub(crate) const NEXT_IS_FAR: u16 = 1 << 15;
+
+/// Slots of both banks of a ring.
+pub(crate) const RING_ALL_SLOTS: u32 = RING_NEAR_SLOTS + RING_SLOTS;
 
 /// Lines that two processors do not share.
 const LINE: usize = 128;
@@ -41,7 +49,7 @@ const CONTROL: usize = 0;
 /// Where the words of both sides are.
 pub(crate) const WORDS: usize = PAGE;
 const SLOTS: usize = WORDS + CHANNEL_WORDS_MAX * WORD_STRIDE;
-const SLOTS_BYTES: usize = RING_SLOTS as usize * SLOT_BYTES;
+const SLOTS_BYTES: usize = RING_ALL_SLOTS as usize * SLOT_BYTES;
 const DATA: usize = SLOTS + 2 * SLOTS_BYTES;
 /// Bytes of a channel's memory.
 pub(crate) const REGION_BYTES: usize = DATA + 2 * RING_DATA_BYTES as usize;

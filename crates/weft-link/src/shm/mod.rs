@@ -20,6 +20,9 @@ mod sync;
 
 #[cfg(not(loom))]
 mod channel;
+#[cfg(test)]
+#[cfg(loom)]
+mod loom_tests;
 #[cfg(not(loom))]
 mod node;
 #[cfg(not(loom))]

@@ -239,7 +239,7 @@ impl Node {
         };
         for event in ready.iter().take(count) {
             match Token::from_word(event.u64) {
-                Token::Listener => self.accept()?,
+                Token::Listener => self.accept(events)?,
                 Token::Channel(id) => self.serve(id, events),
                 Token::Stranger(number) => self.welcome(number, events),
             }
@@ -305,7 +305,7 @@ impl Node {
         Some(ChannelId(self.channels.len() as u32 - 1))
     }
 
-    fn accept(&mut self) -> io::Result<()> {
+    fn accept(&mut self, events: &mut Vec<NodeEvent>) -> io::Result<()> {
         for _ in 0..ACCEPTS_MAX {
             let socket = match socket::accept(self.listener.as_fd()) {
                 Ok(Some(socket)) => socket,
@@ -325,6 +325,8 @@ impl Node {
                 self.strangers.remove(0);
             }
             self.strangers.push(Stranger { number, socket, pid: peer.pid, since: Instant::now() });
+            // An honest one says hello with the connection: many of them at once must not push each other out.
+            self.welcome(number, events);
         }
         Ok(())
     }

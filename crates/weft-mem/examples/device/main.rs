@@ -2,7 +2,7 @@
 //! directions with their bytes checked, events, and handles between two processes. Beside CUDA's figures stand those of
 //! the driver's own calls.
 //!
-//! `cargo run --release -p weft-mem --example device`
+//! `cargo run --release -p weft-mem --example device`; with `-- small` it measures nothing and is done at once.
 #![expect(clippy::expect_used, clippy::indexing_slicing, reason = "a test stops at what must not happen")]
 
 mod peer;
@@ -10,7 +10,7 @@ mod raw;
 
 use std::time::Instant;
 
-use weft_mem::device::{DeviceError, Direction, Event, Handle, Kind, Operations, Place, Transfer, operations};
+use weft_mem::device::{DeviceError, Direction, Event, Handle, Kind, Operations, Place, Transfer, in_use, operations};
 
 /// Memory of a device that is freed at the end.
 struct Memory<'a> {
@@ -119,28 +119,30 @@ fn verify(table: &dyn Operations, device: u32) {
         assert!(out[..2] == [0, 0] && out[2 + length..].iter().all(|byte| *byte == 0), "nothing beside {length} bytes");
     }
 
-    // Scattered pieces, long and short in turn, many more than fit into what they are staged in.
-    let mut pieces = Vec::new();
-    let (mut at, mut turn) = (0usize, 0usize);
-    while at < length {
-        let part = [7, 8000, 60, 1 << 20, 0, 8192, 30_000, 3][turn % 8].min(length - at);
-        pieces.push((at, part));
-        (at, turn) = (at + part, turn + 1);
+    // Scattered pieces: long and short in turn, and only short ones, many more than fit into what they are staged in.
+    for parts in [&[7, 8000, 60, 1 << 20, 0, 8192, 30_000, 3][..], &[8192, 1, 8000]] {
+        let mut pieces = Vec::new();
+        let (mut at, mut parts) = (0, parts.iter().cycle());
+        while at < length {
+            let part = length.min(at + parts.next().expect("they never end")) - at;
+            pieces.push((at, part));
+            at += part;
+        }
+        let transfers = |to: u64, from: u64| -> Vec<Transfer> {
+            let transfer = |(at, length): &(usize, usize)| (*at as u64, *length);
+            let transfers = pieces.iter().map(transfer);
+            transfers.map(|(at, length)| Transfer { to: to + at, from: from + at, length }).collect()
+        };
+        out.fill(0);
+        // SAFETY: all pieces lie in the three memories, which are as long, and are waited for.
+        unsafe {
+            table.copy(device, Direction::ToDevice, &transfers(memory.address, bytes.as_ptr() as u64)).expect("to");
+            table.copy(device, Direction::Within, &transfers(second.address, memory.address)).expect("within");
+            let out = out.as_mut_ptr() as u64;
+            table.copy(device, Direction::FromDevice, &transfers(out, second.address)).expect("from");
+        }
+        assert!(out == bytes, "{} pieces", pieces.len());
     }
-    let transfers = |to: u64, from: u64| -> Vec<Transfer> {
-        pieces
-            .iter()
-            .map(|(at, length)| Transfer { to: to + *at as u64, from: from + *at as u64, length: *length })
-            .collect()
-    };
-    out.fill(0);
-    // SAFETY: all pieces lie in the three memories, which are as long, and are waited for.
-    unsafe {
-        table.copy(device, Direction::ToDevice, &transfers(memory.address, bytes.as_ptr() as u64)).expect("to");
-        table.copy(device, Direction::Within, &transfers(second.address, memory.address)).expect("within");
-        table.copy(device, Direction::FromDevice, &transfers(out.as_mut_ptr() as u64, second.address)).expect("from");
-    }
-    assert!(out == bytes, "{} pieces", pieces.len());
 
     // Asynchronous, many at a time, in threads.
     std::thread::scope(|scope| {
@@ -176,10 +178,10 @@ fn verify(table: &dyn Operations, device: u32) {
     assert_eq!(table.allocate(device, usize::MAX - 5), Err(DeviceError::OutOfMemory));
     assert_eq!(table.allocate(device, 1 << 50), Err(DeviceError::OutOfMemory));
     assert!(table.export(bytes.as_ptr() as u64).is_err());
-    println!("  verified: zeros, {} lengths, {} scattered pieces, 4 threads with 128 events each", 12, pieces.len());
+    println!("  verified: zeros, lengths, scattered pieces, 4 threads with 128 events each");
 }
 
-fn measure(table: &dyn Operations, device: u32, raw: Option<&raw::Cuda>) {
+fn measure(table: &dyn Operations, device: u32, raw: Option<&(raw::Maker, raw::Cuda)>) {
     let most = 1 << 30;
     let (memory, second) = (Memory::new(table, device, most), Memory::new(table, device, most));
     let mut pageable = pattern(3, most);
@@ -231,7 +233,7 @@ fn measure(table: &dyn Operations, device: u32, raw: Option<&raw::Cuda>) {
                     let event = unsafe { table.start(device, direction, &piece) }.expect("a copy");
                     table.wait(event).expect("it is done");
                 });
-                let theirs = raw.map(|raw| raw.measure(device, direction, &piece[0]));
+                let theirs = raw.map(|(maker, raw)| raw.measure(maker, device, direction, &piece[0]));
                 let (plain, stream) = theirs.map_or(("-".to_owned(), "-".to_owned()), |(plain, stream)| {
                     (figure(bytes, plain), figure(bytes, stream))
                 });
@@ -261,8 +263,7 @@ fn measure(table: &dyn Operations, device: u32, raw: Option<&raw::Cuda>) {
     println!("  start and ask until done, 8 B within: {starts:.2} µs");
 }
 
-fn handles(table: &dyn Operations, device: u32, raw: Option<&raw::Cuda>) {
-    let length = 1 << 30;
+fn handles(table: &dyn Operations, device: u32, length: usize) {
     let memory = Memory::new(table, device, length);
     peer::play(table, device, memory.address, length, "allocated by the table");
     // Once more at the same place: an allocation that was freed and made anew has another id.
@@ -271,17 +272,24 @@ fn handles(table: &dyn Operations, device: u32, raw: Option<&raw::Cuda>) {
     let memory = Memory::new(table, device, length);
     let again = table.classify(memory.address).expect("ours");
     assert_ne!(first, again.id, "ids are not used twice");
-    println!("  freed and allocated again: base {}, id {first} then {}", memory.address, again.id);
-    if let Some(raw) = raw {
-        raw.kinds_of_memory(table, device);
-        let shared = raw.create(device, 64 << 20, true);
-        peer::play(table, device, shared, 64 << 20, "of cuMemCreate");
-        let private = raw.create(device, 64 << 20, false);
-        let found = table.classify(private).expect("device memory");
-        assert!(!found.exportable, "{found:?}");
-        assert_eq!(table.export(private).err(), Some(DeviceError::NotSupported));
-    }
+    println!("  freed and allocated again: base {:#x}, id {first} then {}", memory.address, again.id);
     lies(table, memory.address);
+}
+
+/// Memory that only CUDA has.
+fn created(table: &dyn Operations, device: u32, maker: &raw::Maker, length: usize) {
+    assert!(!maker.is_entered(), "the thread has no context, as before all this");
+    let shared = maker.create(device, length, true);
+    peer::play(table, device, shared, length, "of cuMemCreate");
+    let private = maker.create(device, length, false);
+    let found = table.classify(private).expect("device memory");
+    assert!(!found.exportable, "{found:?}");
+    assert_eq!(table.export(private).err(), Some(DeviceError::NotSupported));
+    // A context of the thread's own is there afterwards too.
+    maker.enter(0);
+    to_device(table, device, private, &[1; 100]);
+    assert!(maker.is_entered());
+    maker.leave();
 }
 
 /// Handles that are not what they say.
@@ -312,6 +320,8 @@ fn main() {
         let kind = Kind::from_number(kind.parse().expect("a number")).expect("a kind");
         return peer::answer(operations(kind).expect("the kind that the other process has"));
     }
+    let small = arguments.iter().any(|argument| argument == "small");
+    assert!(in_use(Kind::Cuda).is_none(), "nobody loaded it yet");
     for kind in Kind::ALL {
         let start = Instant::now();
         let table = match operations(kind) {
@@ -335,10 +345,20 @@ fn main() {
             let start = Instant::now();
             drop(Memory::new(table, device, 1));
             println!("  first use: {:.1} ms", start.elapsed().as_secs_f64() * 1000.0);
-            let raw = (kind == Kind::Cuda).then(raw::Cuda::load);
             verify(table, device);
-            handles(table, device, raw.as_ref());
-            measure(table, device, raw.as_ref());
+            handles(table, device, if small { 8 << 20 } else { 1 << 30 });
+            assert!(in_use(kind).is_some());
+            let maker = (kind == Kind::Cuda).then(raw::Maker::load);
+            if let Some(maker) = &maker {
+                created(table, device, maker, if small { 8 << 20 } else { 64 << 20 });
+            }
+            if !small {
+                let raw = maker.map(|maker| (maker, raw::Cuda::load()));
+                if let Some((maker, raw)) = &raw {
+                    raw.kinds_of_memory(maker, table, device);
+                }
+                measure(table, device, raw.as_ref());
+            }
         }
     }
 }

@@ -3,8 +3,9 @@
 use std::ffi::{CStr, CString, OsString, c_void};
 use std::os::unix::ffi::OsStringExt;
 use std::ptr::NonNull;
+use std::sync::OnceLock;
 
-use super::Absent;
+use super::{Absent, Operations};
 
 /// A library that stays loaded until the process ends: drivers do not survive being unloaded.
 #[derive(Debug)]
@@ -34,7 +35,11 @@ impl Library {
         let handle = unsafe { libc::dlopen(c_name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         match NonNull::new(handle) {
             Some(handle) => Ok(Library { handle, name }),
-            None => Err(Absent(format!("{name} cannot be loaded: {}", last_error()))),
+            None => {
+                let why = last_error();
+                let why = why.strip_prefix(&format!("{name}: ")).unwrap_or(&why);
+                Err(Absent(format!("{name} cannot be loaded: {why}")))
+            }
         }
     }
 
@@ -48,6 +53,56 @@ impl Library {
         // SAFETY: the handle is that of a loaded library, and the name ends with a zero.
         NonNull::new(unsafe { libc::dlsym(self.handle.as_ptr(), name.as_ptr()) })
     }
+}
+
+/// A kind whose library is looked for when it is first asked for, and once.
+pub(super) struct Vendor<T> {
+    found: OnceLock<Result<T, Absent>>,
+    variable: &'static str,
+    name: &'static str,
+    load: fn(&Library) -> Result<T, Absent>,
+}
+
+impl<T: Operations> Vendor<T> {
+    /// A kind with the library `name`, unless the environment names another under `variable`.
+    pub(super) const fn new(
+        variable: &'static str,
+        name: &'static str,
+        load: fn(&Library) -> Result<T, Absent>,
+    ) -> Vendor<T> {
+        Vendor { found: OnceLock::new(), variable, name, load }
+    }
+
+    /// The operations, or why there are none.
+    pub(super) fn operations(&'static self) -> Result<&'static dyn Operations, Absent> {
+        match self.found.get_or_init(|| (self.load)(&Library::open(self.variable, self.name)?)) {
+            Ok(operations) => Ok(operations),
+            Err(absent) => Err(absent.clone()),
+        }
+    }
+
+    /// The operations, if the process has the library: we use it, or another part of the program does.
+    pub(super) fn in_use(&'static self) -> Option<&'static dyn Operations> {
+        let file = override_of(self.variable).unwrap_or_else(|| self.name.into());
+        if self.found.get().is_none() && !is_loaded(file) {
+            return None;
+        }
+        self.operations().ok()
+    }
+}
+
+fn is_loaded(file: OsString) -> bool {
+    let Ok(name) = CString::new(file.into_vec()) else {
+        return false;
+    };
+    // SAFETY: the name ends with a zero; nothing is loaded that is not there already.
+    let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
+    if handle.is_null() {
+        return false;
+    }
+    // SAFETY: it only takes back what the call above added to the count of users.
+    unsafe { libc::dlclose(handle) };
+    true
 }
 
 /// What the environment says. A program that runs with more rights than its user must not load what that user likes.
@@ -71,19 +126,19 @@ fn last_error() -> String {
 macro_rules! functions {
     (
         $(#[$attribute:meta])*
-        struct $name:ident {
+        $visibility:vis struct $name:ident {
             $(fn $function:ident($($argument:ident: $type:ty),* $(,)?) -> $result:ty;)*
         }
     ) => {
         $(#[$attribute])*
         #[allow(non_snake_case, reason = "the names are the library's")]
-        pub(in crate::device) struct $name {
-            $(pub(in crate::device) $function: unsafe extern "C" fn($($argument: $type),*) -> $result,)*
+        $visibility struct $name {
+            $($visibility $function: unsafe extern "C" fn($($argument: $type),*) -> $result,)*
         }
 
         #[allow(non_snake_case, reason = "the names are the library's")]
         impl $name {
-            pub(in crate::device) fn load(library: &$crate::device::library::Library) -> Result<$name, $crate::device::Absent> {
+            $visibility fn load(library: &$crate::device::library::Library) -> Result<$name, $crate::device::Absent> {
                 $(
                     let symbol = const {
                         match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($function), "\0").as_bytes()) {

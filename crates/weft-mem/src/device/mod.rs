@@ -8,8 +8,10 @@ use std::os::fd::OwnedFd;
 
 mod cuda;
 pub mod emulated;
+mod level_zero;
 mod library;
 mod pending;
+mod rocm;
 mod system;
 
 /// Kinds of memory.
@@ -282,7 +284,20 @@ pub fn operations(kind: Kind) -> Result<&'static dyn Operations, Absent> {
     match kind {
         Kind::System => Ok(&system::System),
         Kind::Emulated => Ok(emulated::operations()),
-        Kind::Cuda => cuda::operations(),
-        kind => Err(Absent(format!("{kind} is not built in"))),
+        Kind::Cuda => cuda::CUDA.operations(),
+        Kind::Rocm => rocm::ROCM.operations(),
+        Kind::LevelZero => level_zero::LEVEL_ZERO.operations(),
+    }
+}
+
+/// The operations of a kind whose memory this process can have: to ask whether a pointer is of that kind. It loads no
+/// library, which can take a fifth of a second: where nobody else has either, nobody has such memory.
+#[must_use]
+pub fn in_use(kind: Kind) -> Option<&'static dyn Operations> {
+    match kind {
+        Kind::Cuda => cuda::CUDA.in_use(),
+        Kind::Rocm => rocm::ROCM.in_use(),
+        Kind::LevelZero => level_zero::LEVEL_ZERO.in_use(),
+        kind => operations(kind).ok(),
     }
 }

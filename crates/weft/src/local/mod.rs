@@ -32,7 +32,7 @@ use weft_core::event::Failure;
 use weft_link::shm::{Broken, Channel, ChannelId, Hello, Node, NodeEvent};
 use weft_mem::{HostMemory, attach};
 
-use crate::limits::{LOCAL_COMMANDS_MAX, LOCAL_POLLED_AT_ONCE};
+use crate::limits::LOCAL_POLLED_AT_ONCE;
 
 use route::Route;
 use visitor::Visitor;
@@ -45,13 +45,8 @@ const WORD_CAN_ATTACH: usize = 1;
 const WORD_BUSY: usize = 2;
 const WORD_FIRST_GRANT: usize = 3;
 
-/// Values of [`WORD_STATE`], set by the target.
-mod state {
-    /// The channel is taken.
-    pub(super) const ACCEPTED: u64 = 1;
-    /// There is no such endpoint, or it was closed.
-    pub(super) const NO_ENDPOINT: u64 = 2;
-}
+/// What the target puts into [`WORD_STATE`] before it leaves because there is no such endpoint (any more).
+const NO_ENDPOINT: u64 = 1;
 
 /// Which ways are taken by length, as measured at the start.
 #[derive(Clone, Copy, Debug)]
@@ -94,6 +89,8 @@ pub(crate) struct Local {
     address: SocketAddr,
     session: u32,
     methods: Methods,
+    /// Commands to one peer that may be under way.
+    commands_max: usize,
     routes: Vec<Option<Box<Route>>>,
     visitors: Vec<Option<Box<Visitor>>>,
     /// What is known about each named peer, for each endpoint that has asked.
@@ -102,7 +99,8 @@ pub(crate) struct Local {
     statistics: LocalStatistics,
     /// Where the next look at many channels begins.
     cursor: usize,
-    sleeping: bool,
+    /// Something that sleepers know nothing of: they have to look, and say anew that they sleep.
+    changed: bool,
 }
 
 /// How a peer is reached.
@@ -113,19 +111,25 @@ enum Way {
 }
 
 impl Local {
-    pub(crate) fn open(address: SocketAddr, session: u32, methods: Methods) -> std::io::Result<Local> {
+    pub(crate) fn open(
+        address: SocketAddr,
+        session: u32,
+        commands_max: usize,
+        methods: Methods,
+    ) -> std::io::Result<Local> {
         Ok(Local {
             node: Node::open(address)?,
             address,
             session,
             methods,
+            commands_max,
             routes: Vec::new(),
             visitors: Vec::new(),
             ways: Vec::new(),
             events: Vec::new(),
             statistics: LocalStatistics::default(),
             cursor: 0,
-            sleeping: false,
+            changed: false,
         })
     }
 
@@ -181,6 +185,7 @@ impl Local {
         };
         let channel = self.node.connect(to.socket, &hello).ok()?;
         self.statistics.routes += 1;
+        self.changed = true;
         Some(insert(&mut self.routes, Box::new(Route::new(channel, endpoint, to, canary))))
     }
 
@@ -196,7 +201,7 @@ impl Local {
     pub(crate) fn post(&mut self, engine: &mut Engine<HostMemory>, command: &Command) -> Option<Result<(), PostError>> {
         let index = self.route_to(engine, command.endpoint, command.peer)?;
         let route = self.routes.get_mut(index as usize)?.as_mut()?;
-        if route.under_way() >= LOCAL_COMMANDS_MAX {
+        if route.under_way() >= self.commands_max {
             return Some(Err(PostError::QueueFull));
         }
         let mut command = *command;
@@ -206,6 +211,8 @@ impl Local {
         if route.submit(engine, command, &self.methods, &mut self.statistics).is_err() {
             self.statistics.broken += 1;
             self.end_route(engine, index as usize, Failure::ProtocolError);
+        } else {
+            self.changed |= route.wants_room();
         }
         Some(Ok(()))
     }
@@ -213,9 +220,6 @@ impl Local {
     /// What peers have brought, and what has found room. True: something happened.
     #[inline]
     pub(crate) fn progress(&mut self, engine: &mut Engine<HostMemory>) -> bool {
-        if self.sleeping {
-            self.awake();
-        }
         let mut busy = false;
         let (visitors, routes) = (self.visitors.len(), self.routes.len());
         // All of them while there are few. Of many, some in each round: an empty ring costs a look.
@@ -304,7 +308,7 @@ impl Local {
     fn accept(&mut self, engine: &mut Engine<HostMemory>, channel: Channel, hello: &Hello) {
         let endpoint = engine.endpoint_by_number(hello.target_endpoint);
         let Some(endpoint) = endpoint.filter(|_| hello.session == self.session) else {
-            channel.shared_word(WORD_STATE).store(state::NO_ENDPOINT, Ordering::SeqCst);
+            channel.shared_word(WORD_STATE).store(NO_ENDPOINT, Ordering::SeqCst);
             self.node.close(channel.id());
             return;
         };
@@ -322,9 +326,14 @@ impl Local {
         };
         let can_attach = attach::can_attach(channel.peer_pid(), hello.words[0], hello.words[1]);
         channel.shared_word(WORD_CAN_ATTACH).store(u64::from(can_attach), Ordering::SeqCst);
-        channel.shared_word(WORD_STATE).store(state::ACCEPTED, Ordering::SeqCst);
         self.statistics.visitors += 1;
-        insert(&mut self.visitors, Box::new(Visitor::new(channel, arrival)));
+        let mut visitor = Box::new(Visitor::new(channel, arrival));
+        let welcomed = visitor.welcome();
+        let index = insert(&mut self.visitors, visitor);
+        self.changed = true;
+        if welcomed.is_err() {
+            self.break_visitor(engine, index as usize);
+        }
     }
 
     /// A peer is gone. What it had sent whole is taken first.
@@ -341,7 +350,7 @@ impl Local {
         if let Some(index) = self.route_of(channel) {
             let mut failure = Failure::OutcomeUnknown;
             while let Some(Some(route)) = self.routes.get_mut(index) {
-                if route.channel.shared_word(WORD_STATE).load(Ordering::Acquire) == state::NO_ENDPOINT {
+                if route.channel.shared_word(WORD_STATE).load(Ordering::Acquire) == NO_ENDPOINT {
                     failure = Failure::NoSuchEndpoint;
                 }
                 match route.serve(engine, &self.methods, &mut self.statistics) {
@@ -396,7 +405,7 @@ impl Local {
         for index in 0..self.visitors.len() {
             let Some(Some(visitor)) = self.visitors.get(index) else { continue };
             if visitor.arrival.endpoint == endpoint {
-                visitor.channel.shared_word(WORD_STATE).store(state::NO_ENDPOINT, Ordering::SeqCst);
+                visitor.channel.shared_word(WORD_STATE).store(NO_ENDPOINT, Ordering::SeqCst);
                 self.end_visitor(engine, index);
             }
         }
@@ -422,9 +431,8 @@ impl Local {
     }
 
     /// Says to all peers that this process sleeps: they wake it through [`Local::descriptor`]. False: there is something
-    /// to do after all.
+    /// to do after all. It is never taken back: a peer that wakes somebody who is awake does so once.
     pub(crate) fn prepare_sleep(&mut self) -> bool {
-        self.sleeping = true;
         let mut asleep = true;
         for visitor in self.visitors.iter_mut().flatten() {
             // What is blocked wakes when the user makes room, not when the peer does something.
@@ -439,16 +447,9 @@ impl Local {
         asleep
     }
 
-    fn awake(&mut self) {
-        self.sleeping = false;
-        for visitor in self.visitors.iter_mut().flatten() {
-            visitor.channel.receiver().awake();
-            visitor.channel.sender().awake();
-        }
-        for route in self.routes.iter_mut().flatten() {
-            route.channel.receiver().awake();
-            route.channel.sender().awake();
-        }
+    /// Whether somebody who sleeps has to be woken for more than completions.
+    pub(crate) fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.changed)
     }
 }
 

@@ -21,6 +21,7 @@
 //! | Pull | token | arrival | |
 //! | Data | token | offset | a part of what is read |
 //! | Result | token | | values from before an atomic |
+//! | Welcome | | | |
 
 use weft_core::atomic::AtomicCall;
 use weft_core::event::Failure;
@@ -79,11 +80,14 @@ pub(super) enum Response {
     Data = 3,
     /// The values from before an atomic.
     Result = 4,
+    /// The channel is taken: what is in the ring will be.
+    Welcome = 5,
 }
 
 impl Response {
     pub(super) fn of(record: &Record) -> Option<Response> {
-        const ALL: [Response; 4] = [Response::Answer, Response::Pull, Response::Data, Response::Result];
+        use Response::*;
+        const ALL: [Response; 5] = [Answer, Pull, Data, Result, Welcome];
         ALL.get(usize::from(record.kind).wrapping_sub(1)).copied()
     }
 
@@ -105,8 +109,6 @@ pub(super) const DATAGRAM: u8 = 4;
 pub(super) const SPANS: u8 = 8;
 /// Whoever sent it wants to hear that it was delivered.
 pub(super) const ANSWER: u8 = 16;
-/// The payload is a handle of the initiator's device memory.
-pub(super) const HANDLE: u8 = 32;
 
 /// Length and token in one word.
 pub(super) fn length_and_token(length: u32, token: u32) -> u64 {

@@ -14,7 +14,7 @@ use weft_mem::{HostMemory, Segment, SegmentMut};
 
 use super::attachment::Attachments;
 use super::record::{self, Request, Response, Spans};
-use super::{LocalStatistics, Methods, WORD_CAN_ATTACH, WORD_STATE, state};
+use super::{LocalStatistics, Methods, WORD_CAN_ATTACH};
 use crate::limits::{LOCAL_EAGER_MAX_BYTES, LOCAL_FRAGMENT_BYTES, LOCAL_RECORDS_PER_ROUND};
 
 /// A channel to an endpoint of this node.
@@ -23,7 +23,8 @@ pub(super) struct Route {
     pub(super) endpoint: EndpointId,
     pub(super) address: Address,
     /// What the target reads to find out whether it may read here at all.
-    pub(super) canary: Box<u64>,
+    #[expect(dead_code, reason = "only the target reads it")]
+    canary: Box<u64>,
     /// The target has taken the channel.
     accepted: bool,
     /// Sends whose bytes are in the ring of a target that has not taken the channel yet.
@@ -145,9 +146,6 @@ impl Route {
         statistics: &mut LocalStatistics,
     ) -> Result<bool, Broken> {
         let mut busy = false;
-        if !self.accepted {
-            busy |= self.confirm(engine);
-        }
         for _ in 0..LOCAL_RECORDS_PER_ROUND {
             if !self.answer(engine)? {
                 break;
@@ -163,28 +161,12 @@ impl Route {
     /// Whether [`Route::serve`] has something to look at.
     #[inline]
     pub(super) fn has_work(&mut self) -> bool {
-        !self.accepted || !self.channel.receiver().is_empty() || self.wants_room()
-    }
-
-    /// Looks whether the target has taken the channel; what it holds then counts as sent.
-    fn confirm(&mut self, engine: &mut Engine<HostMemory>) -> bool {
-        use std::sync::atomic::Ordering;
-        if self.channel.shared_word(WORD_STATE).load(Ordering::Acquire) != state::ACCEPTED {
-            return false;
-        }
-        self.accepted = true;
-        for command in self.unconfirmed.drain(..) {
-            engine.report(&command, Ok(()));
-        }
-        true
+        !self.channel.receiver().is_empty() || self.wants_room()
     }
 
     /// Sends that are in the ring count as done when the target has the ring.
     #[inline]
     fn sent(&mut self, engine: &mut Engine<HostMemory>, command: &Command) {
-        if !self.accepted {
-            self.confirm(engine);
-        }
         if self.accepted {
             engine.report(command, Ok(()));
         } else {
@@ -642,6 +624,11 @@ impl Route {
                 let placed = write_local(engine.memory_mut(), command.results(), 0, incoming.segment());
                 self.waiting.remove(token);
                 engine.report(&command, placed.map_err(|_| Failure::LocalFault));
+            }
+            // What the ring holds counts as sent.
+            (Response::Welcome, _) => {
+                self.accepted = true;
+                self.unconfirmed.drain(..).for_each(|command| engine.report(&command, Ok(())));
             }
             // What was given up is answered late.
             (Response::Answer | Response::Data | Response::Result, None) => {}

@@ -145,6 +145,11 @@ impl Visitor {
         }
     }
 
+    /// Tells the initiator that it is heard.
+    pub(super) fn welcome(&mut self) -> Result<(), Broken> {
+        self.respond(Response::Welcome.record(0, 0))
+    }
+
     /// Whether [`Visitor::serve`] has something to do.
     #[inline]
     pub(super) fn has_work(&mut self) -> bool {

@@ -2,7 +2,7 @@
 
 use weft::{Access, AtomicOperation, Element, Error, PostError};
 
-use crate::support::World;
+use crate::support::{World, number_in};
 
 /// Integers as all operations see them.
 trait Integer: Element + PartialEq + std::fmt::Debug {
@@ -49,7 +49,7 @@ integers! { u8 u16 u32 u64 i8 i16 i32 i64 }
 
 fn all_operations_on<T: Integer>(world: &World) {
     let (a, b, to_b, _) = world.pair();
-    let memory = b.domain.register(64, Access::REMOTE_ATOMIC | Access::REMOTE_READ).unwrap();
+    let memory = b.register(64, Access::REMOTE_ATOMIC | Access::REMOTE_READ).unwrap();
     let values = [0, 1, -1, 5, -77].map(T::of);
     let store = |value: T| {
         let mut bytes = Vec::new();
@@ -96,7 +96,7 @@ pub(crate) fn every_operation_on_every_type(world: &World) {
 pub(crate) fn fetch_add_counts_each_once(world: &World) {
     let (a, b) = (world.node(), world.node());
     let c = world.node();
-    let memory = c.domain.register(8, Access::REMOTE_ATOMIC).unwrap();
+    let memory = c.register(8, Access::REMOTE_ATOMIC).unwrap();
     let (from_a, from_b) = (a.knows(&c), b.knows(&c));
     for _ in 0..300 {
         a.endpoint.fetch_add(from_a, memory.remote(), 1u64).unwrap();
@@ -106,26 +106,26 @@ pub(crate) fn fetch_add_counts_each_once(world: &World) {
     seen.extend(world.goods(&b, 300).iter().map(|completion| completion.value::<u64>().unwrap()));
     seen.sort_unstable();
     assert!(seen.iter().copied().eq(0..600), "each value was seen once");
-    assert_eq!(memory.load_u64(0).unwrap(), 600);
+    assert_eq!(number_in(&memory), 600);
 }
 
 pub(crate) fn compare_and_swap_has_one_winner(world: &World) {
     let (a, b) = (world.node(), world.node());
     let c = world.node();
-    let memory = c.domain.register(8, Access::REMOTE_ATOMIC).unwrap();
+    let memory = c.register(8, Access::REMOTE_ATOMIC).unwrap();
     let (from_a, from_b) = (a.knows(&c), b.knows(&c));
     for round in 0..50u64 {
         a.endpoint.compare_swap(from_a, memory.remote(), round * 10, round * 10 + 10).unwrap();
         b.endpoint.compare_swap(from_b, memory.remote(), round * 10, round * 10 + 10).unwrap();
         let (first, second) = (world.good(&a).value::<u64>().unwrap(), world.good(&b).value::<u64>().unwrap());
         assert_eq!(u32::from(first == round * 10) + u32::from(second == round * 10), 1, "{first} {second}");
-        assert_eq!(memory.load_u64(0).unwrap(), round * 10 + 10);
+        assert_eq!(number_in(&memory), round * 10 + 10);
     }
 }
 
 pub(crate) fn arrays_of_elements(world: &World) {
     let (a, b, to_b, _) = world.pair();
-    let memory = b.domain.register(1024, Access::REMOTE).unwrap();
+    let memory = b.register(1024, Access::REMOTE).unwrap();
     let operands: Vec<u32> = (0..200).collect();
     for _ in 0..3 {
         a.endpoint.atomic(to_b, memory.remote(), AtomicOperation::Sum, &operands).unwrap();
@@ -139,7 +139,7 @@ pub(crate) fn arrays_of_elements(world: &World) {
 
 pub(crate) fn floats(world: &World) {
     let (a, b, to_b, _) = world.pair();
-    let memory = b.domain.register(16, Access::REMOTE).unwrap();
+    let memory = b.register(16, Access::REMOTE).unwrap();
     memory.write(0, &1.5f64.to_le_bytes()).unwrap();
     memory.write(8, &(-2.5f32).to_le_bytes()).unwrap();
     a.endpoint.fetch_add(to_b, memory.remote(), 0.25f64).unwrap();
@@ -154,7 +154,7 @@ pub(crate) fn floats(world: &World) {
 
 pub(crate) fn what_does_not_exist_is_refused(world: &World) {
     let (a, b, to_b, _) = world.pair();
-    let memory = b.domain.register(64, Access::REMOTE).unwrap();
+    let memory = b.register(64, Access::REMOTE).unwrap();
     let refused = a.endpoint.atomic(to_b, memory.remote(), AtomicOperation::BitwiseOr, &[1.0f32]).unwrap_err();
     assert!(matches!(refused.error, Error::Post(PostError::NotSupported)), "{refused}");
     let refused = a.endpoint.fetch_atomic(to_b, memory.remote(), AtomicOperation::SwapIfEqual, &[1u8]).unwrap_err();

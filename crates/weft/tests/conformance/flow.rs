@@ -10,10 +10,10 @@ pub(crate) fn a_full_queue_holds_peers_back(world: &World) {
     let to_b = a.knows(&b);
     for index in 0..40 {
         let options = ReceiveOptions { context: Some(index), ..Default::default() };
-        b.endpoint.receive_with(vec![0; 2000], options).unwrap();
+        b.endpoint.receive_with(b.buffer(vec![0; 2000]), options).unwrap();
     }
     for index in 0..40u64 {
-        a.endpoint.send(to_b, pattern(index, 50 * index as usize)).unwrap();
+        a.endpoint.send(to_b, a.buffer(pattern(index, 50 * index as usize))).unwrap();
     }
     // Nobody reads at b: its queue of four is full, and the rest waits at a, unharmed.
     world.idle(200);
@@ -27,19 +27,19 @@ pub(crate) fn a_full_queue_holds_peers_back(world: &World) {
 
 pub(crate) fn levels(world: &World) {
     let (a, b, to_b, _) = world.pair();
-    let memory = b.domain.register(300_000, Access::REMOTE).unwrap();
+    let memory = b.register(300_000, Access::REMOTE).unwrap();
     for level in [Level::Injected, Level::Transmitted, Level::Delivered] {
         for length in [0usize, 10, 4000, 50_000, 300_000] {
             let options = Options { level, ..Default::default() };
-            b.endpoint.receive(vec![0; length]).unwrap();
-            a.endpoint.send_with(to_b, pattern(1, length), options).unwrap();
+            b.endpoint.receive(b.buffer(vec![0; length])).unwrap();
+            a.endpoint.send_with(to_b, a.buffer(pattern(1, length)), options).unwrap();
             if level == Level::Injected {
                 assert!(a.queue.read().unwrap().unwrap().result.is_ok(), "done at once");
             } else {
                 world.good(&a);
             }
             assert!(world.good(&b).into_bytes().unwrap() == pattern(1, length));
-            a.endpoint.write_with(to_b, memory.remote(), pattern(2, length), options).unwrap();
+            a.endpoint.write_with(to_b, memory.remote(), a.buffer(pattern(2, length)), options).unwrap();
             world.good(&a);
             if level != Level::Injected {
                 assert!(memory.to_vec(0, length).unwrap() == pattern(2, length));
@@ -48,22 +48,22 @@ pub(crate) fn levels(world: &World) {
     }
     // Delivered means that a receive has taken it, not only the node.
     let options = Options { level: Level::Delivered, ..Default::default() };
-    a.endpoint.send_with(to_b, pattern(3, 100), options).unwrap();
+    a.endpoint.send_with(to_b, a.buffer(pattern(3, 100)), options).unwrap();
     world.idle(100);
     assert!(a.queue.read().unwrap().is_none(), "nobody has received it");
-    b.endpoint.receive(vec![0; 100]).unwrap();
+    b.endpoint.receive(b.buffer(vec![0; 100])).unwrap();
     world.good(&b);
     world.good(&a);
 }
 
 pub(crate) fn silent_operations(world: &World) {
     let (a, b, to_b, _) = world.pair();
-    let memory = b.domain.register(64, Access::REMOTE).unwrap();
+    let memory = b.register(64, Access::REMOTE).unwrap();
     let silent = Options { silent: true, ..Default::default() };
-    a.endpoint.write_with(to_b, memory.remote(), vec![1; 64], silent).unwrap();
-    a.endpoint.send_with(to_b, vec![1; 64], silent).unwrap();
-    let failed = a.endpoint.write_with(to_b, memory.remote().at(64), vec![1; 64], silent).unwrap();
-    let last = a.endpoint.send(to_b, vec![1; 64]).unwrap();
+    a.endpoint.write_with(to_b, memory.remote(), a.buffer(vec![1; 64]), silent).unwrap();
+    a.endpoint.send_with(to_b, a.buffer(vec![1; 64]), silent).unwrap();
+    let failed = a.endpoint.write_with(to_b, memory.remote().at(64), a.buffer(vec![1; 64]), silent).unwrap();
+    let last = a.endpoint.send(to_b, a.buffer(vec![1; 64])).unwrap();
     // Only the failure and what is not silent are told.
     for _ in 0..2 {
         let completion = world.next(&a);
@@ -94,12 +94,12 @@ pub(crate) fn counters_count(world: &World) {
     let to_target = domain.addresses().insert(target.address()).unwrap();
     let to_b = domain.addresses().insert(b.endpoint.address()).unwrap();
     let to_a = b.domain.addresses().insert(a.address()).unwrap();
-    let memory = b.domain.register(64, Access::REMOTE).unwrap();
+    let memory = b.register(64, Access::REMOTE).unwrap();
     for _ in 0..3 {
-        b.endpoint.receive(vec![0; 8]).unwrap();
+        b.endpoint.receive(b.buffer(vec![0; 8])).unwrap();
         a.send(to_b, vec![1; 8]).unwrap();
         a.receive(vec![0; 8]).unwrap();
-        b.endpoint.send(to_a, vec![1; 8]).unwrap();
+        b.endpoint.send(to_a, b.buffer(vec![1; 8])).unwrap();
         a.write(to_target, memory.remote(), vec![1; 8]).unwrap();
         a.read(to_target, memory.remote(), vec![1; 8]).unwrap();
         a.fetch_add(to_target, memory.remote(), 1u64).unwrap();
@@ -132,7 +132,7 @@ pub(crate) fn refused_buffers_come_back(world: &World) {
     world.until("room", || queue.read().unwrap());
     endpoint.send(to_b, refused.buffer.unwrap()).unwrap();
     for _ in 0..3 {
-        b.endpoint.receive(vec![0; 10]).unwrap();
+        b.endpoint.receive(b.buffer(vec![0; 10])).unwrap();
     }
     for index in 1..=3 {
         assert_eq!(world.good(&b).into_bytes().unwrap(), [index; 10]);
@@ -146,11 +146,11 @@ pub(crate) fn thousands_of_messages(world: &World) {
     let mut buffers = Vec::new();
     world.until("all messages", || {
         while posted - received < 200 && posted < count {
-            b.endpoint.receive(buffers.pop().unwrap_or_else(|| vec![0; 64].into())).unwrap();
+            b.endpoint.receive(buffers.pop().unwrap_or_else(|| b.buffer(vec![0; 64]))).unwrap();
             posted += 1;
         }
         while sent - done < 300 && sent < count {
-            a.endpoint.send(to_b, pattern(sent, (sent % 65) as usize)).unwrap();
+            a.endpoint.send(to_b, a.buffer(pattern(sent, (sent % 65) as usize))).unwrap();
             sent += 1;
         }
         while let Some(completion) = a.queue.read().unwrap() {

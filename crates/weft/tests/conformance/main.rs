@@ -1,4 +1,5 @@
-//! One suite over every link and both ways of progress: what holds for one combination holds for all.
+//! One suite over every link, both ways of progress and all kinds of memory: what holds for one combination holds for
+//! all.
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -20,10 +21,11 @@ mod waiting;
 
 /// Makes a module for each combination, with a test for each case.
 macro_rules! combinations {
-    ($($combination:ident: $ways:ident $progress:ident;)*) => {
+    ($($combination:ident: $ways:ident $progress:ident $first:ident $others:ident;)*) => {
         $(mod $combination {
             fn world() -> crate::support::World {
-                crate::support::World::new(crate::support::Ways::$ways, weft::Progress::$progress)
+                use crate::support::{Memory, Ways, World};
+                World::new(Ways::$ways, weft::Progress::$progress, Memory::$first, Memory::$others)
             }
             cases!();
         })*
@@ -90,12 +92,18 @@ macro_rules! cases {
 }
 
 combinations! {
-    udp_manual: Udp Manual;
-    udp_automatic: Udp Automatic;
-    loopback_manual: Loopback Manual;
-    loopback_automatic: Loopback Automatic;
-    shm_manual: Shm Manual;
-    shm_automatic: Shm Automatic;
-    faulty_udp_manual: FaultyUdp Manual;
-    faulty_udp_automatic: FaultyUdp Automatic;
+    udp_manual: Udp Manual Host Host;
+    udp_automatic: Udp Automatic Host Host;
+    udp_manual_from_device: Udp Manual Emulated Host;
+    udp_manual_to_device: Udp Manual Host Emulated;
+    udp_manual_between_devices: Udp Manual Emulated Emulated;
+    udp_automatic_from_device: Udp Automatic Emulated Host;
+    udp_automatic_to_device: Udp Automatic Host Emulated;
+    udp_automatic_between_devices: Udp Automatic Emulated Emulated;
+    loopback_manual: Loopback Manual Host Host;
+    loopback_automatic: Loopback Automatic Host Host;
+    shm_manual: Shm Manual Host Host;
+    shm_automatic: Shm Automatic Host Host;
+    faulty_udp_manual: FaultyUdp Manual Host Host;
+    faulty_udp_automatic: FaultyUdp Automatic Host Host;
 }

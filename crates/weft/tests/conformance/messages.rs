@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use weft::{Access, Buffer, CompletionKind, Options, ReceiveOptions};
 
-use crate::support::{LENGTHS, World, pattern};
+use crate::support::{LENGTHS, World, bytes_of, pattern};
 
 pub(crate) fn every_length_arrives(world: &World) {
     let (a, b, to_b, to_a) = world.pair();
     for (seed, &length) in LENGTHS.iter().enumerate() {
         let bytes = pattern(seed as u64, length);
-        let posted = b.endpoint.receive(vec![0xee; length]).unwrap();
-        let sent = a.endpoint.send(to_b, bytes.clone()).unwrap();
+        let posted = b.endpoint.receive(b.buffer(vec![0xee; length])).unwrap();
+        let sent = a.endpoint.send(to_b, a.buffer(bytes.clone())).unwrap();
         let received = world.good(&b);
         assert_eq!(
             (received.context, received.kind, received.length),
@@ -22,14 +22,14 @@ pub(crate) fn every_length_arrives(world: &World) {
         assert!(received.into_bytes().unwrap() == bytes, "{length} bytes");
         let done = world.good(&a);
         assert_eq!((done.context, done.kind, done.length), (sent, CompletionKind::Send, length as u64));
-        assert!(done.buffer.map_or(Vec::new(), |buffer| buffer.into_vec().unwrap()) == bytes, "the buffer comes back");
+        assert!(done.buffer.map_or(Vec::new(), |buffer| bytes_of(&buffer)) == bytes, "the buffer comes back");
     }
 }
 
 pub(crate) fn every_length_from_a_region(world: &World) {
     let (a, b, to_b, _) = world.pair();
-    let from = a.domain.register(pattern(1, 1 << 20), Access::NONE).unwrap();
-    let to = b.domain.register(1 << 20, Access::NONE).unwrap();
+    let from = a.register(pattern(1, 1 << 20), Access::NONE).unwrap();
+    let to = b.register(1 << 20, Access::NONE).unwrap();
     for &length in LENGTHS {
         to.write(0, &vec![0; 1 << 20]).unwrap();
         b.endpoint.receive(to.buffer(0, length).unwrap()).unwrap();
@@ -44,7 +44,7 @@ pub(crate) fn every_length_from_a_region(world: &World) {
 pub(crate) fn injected_messages_arrive_in_order(world: &World) {
     let (a, b, to_b, _) = world.pair();
     for _ in 0..200 {
-        b.endpoint.receive(vec![0; 128]).unwrap();
+        b.endpoint.receive(b.buffer(vec![0; 128])).unwrap();
     }
     for index in 0..200u64 {
         a.endpoint.inject(to_b, &pattern(index, index as usize % 100 + 1)).unwrap();
@@ -57,9 +57,9 @@ pub(crate) fn injected_messages_arrive_in_order(world: &World) {
 
 pub(crate) fn a_message_without_bytes(world: &World) {
     let (a, b, to_b, _) = world.pair();
-    b.endpoint.receive(Vec::<u8>::new()).unwrap();
-    b.endpoint.receive(vec![7; 4]).unwrap();
-    a.endpoint.send(to_b, Vec::<u8>::new()).unwrap();
+    b.endpoint.receive(b.buffer(Vec::<u8>::new())).unwrap();
+    b.endpoint.receive(b.buffer(vec![7; 4])).unwrap();
+    a.endpoint.send(to_b, a.buffer(Vec::<u8>::new())).unwrap();
     a.endpoint.inject(to_b, &[]).unwrap();
     for _ in 0..2 {
         let received = world.good(&b);
@@ -72,10 +72,10 @@ pub(crate) fn a_message_without_bytes(world: &World) {
 pub(crate) fn lists_are_gathered_and_scattered(world: &World) {
     let (a, b, to_b, _) = world.pair();
     let bytes = pattern(3, 150_000);
-    let region = a.domain.register(bytes.clone(), Access::NONE).unwrap();
+    let region = a.register(bytes.clone(), Access::NONE).unwrap();
     for cuts in [vec![0, 1, 1, 5, 1000, 150_000], vec![0, 75_000, 150_000], vec![0, 149_999, 150_000]] {
         let parts = cuts.windows(2).map(|cut| region.buffer(cut[0], cut[1] - cut[0]).unwrap());
-        let rooms = [10, 0, 1500, 64_000, 300_000].map(|length| Buffer::from(vec![0; length]));
+        let rooms = [10, 0, 1500, 64_000, 300_000].map(|length| b.buffer(vec![0; length]));
         b.endpoint.receive(Vec::from(rooms)).unwrap();
         a.endpoint.send(to_b, parts.collect::<Vec<Buffer>>()).unwrap();
         let received = world.good(&b);
@@ -89,9 +89,9 @@ pub(crate) fn lists_are_gathered_and_scattered(world: &World) {
 pub(crate) fn immediate_data_comes_along(world: &World) {
     let (a, b, to_b, _) = world.pair();
     for (length, immediate) in [(0, 0), (10, u64::MAX), (5000, 7), (300_000, 1 << 40)] {
-        b.endpoint.receive(vec![0; length]).unwrap();
+        b.endpoint.receive(b.buffer(vec![0; length])).unwrap();
         let options = Options { immediate: Some(immediate), ..Default::default() };
-        a.endpoint.send_with(to_b, pattern(9, length), options).unwrap();
+        a.endpoint.send_with(to_b, a.buffer(pattern(9, length)), options).unwrap();
         let received = world.good(&b);
         assert_eq!(received.immediate, Some(immediate));
         assert!(received.into_bytes().unwrap() == pattern(9, length));
@@ -100,19 +100,19 @@ pub(crate) fn immediate_data_comes_along(world: &World) {
 }
 
 pub(crate) fn datagrams_arrive_or_not(world: &World) {
-    let (domain, other) = (world.domain(), world.domain());
-    let (queue, other_queue) = (domain.completion_queue(4096), other.completion_queue(4096));
-    let sender = domain.datagram_endpoint(&queue).unwrap();
-    let receiver = other.datagram_endpoint(&other_queue).unwrap();
-    let peer = domain.addresses().insert(receiver.address()).unwrap();
+    let (a, b) = (world.node(), world.node());
+    let (queue, other_queue) = (a.domain.completion_queue(4096), b.domain.completion_queue(4096));
+    let sender = a.domain.datagram_endpoint(&queue).unwrap();
+    let receiver = b.domain.datagram_endpoint(&other_queue).unwrap();
+    let peer = a.domain.addresses().insert(receiver.address()).unwrap();
     for _ in 0..100 {
-        receiver.receive(vec![0; 1024]).unwrap();
+        receiver.receive(b.buffer(vec![0; 1024])).unwrap();
     }
     let mut sent = 0u64;
     let mut seen = std::collections::HashSet::new();
     world.until("some datagrams", || {
         if sent < 90 {
-            sender.send(peer, pattern(sent, 500)).unwrap();
+            sender.send(peer, a.buffer(pattern(sent, 500))).unwrap();
             sent += 1;
         } else {
             sender.inject(peer, &pattern(sent, 500)).ok();
@@ -144,8 +144,8 @@ pub(crate) fn messages_to_myself(world: &World) {
     let node = world.node();
     let myself = node.knows(&node);
     for length in [0, 5, 5000, 300_000] {
-        let received = node.endpoint.receive(vec![0; length]).unwrap();
-        node.endpoint.send(myself, pattern(2, length)).unwrap();
+        let received = node.endpoint.receive(node.buffer(vec![0; length])).unwrap();
+        node.endpoint.send(myself, node.buffer(pattern(2, length))).unwrap();
         for completion in world.goods(&node, 2) {
             if completion.context == received {
                 assert!(completion.into_bytes().unwrap() == pattern(2, length));
@@ -157,20 +157,20 @@ pub(crate) fn messages_to_myself(world: &World) {
 pub(crate) fn more_to_follow(world: &World) {
     let (a, b, to_b, _) = world.pair();
     for _ in 0..32 {
-        b.endpoint.receive(vec![0; 64]).unwrap();
+        b.endpoint.receive(b.buffer(vec![0; 64])).unwrap();
     }
     let more = Options { more: true, ..Default::default() };
     for index in 0..31u8 {
-        a.endpoint.send_with(to_b, vec![index; 64], more).unwrap();
+        a.endpoint.send_with(to_b, a.buffer(vec![index; 64]), more).unwrap();
     }
-    a.endpoint.send(to_b, vec![31; 64]).unwrap();
+    a.endpoint.send(to_b, a.buffer(vec![31; 64])).unwrap();
     for index in 0..32 {
         assert_eq!(world.good(&b).into_bytes().unwrap(), [index; 64]);
     }
     world.goods(&a, 32);
     // Nothing follows, and it goes all the same.
-    b.endpoint.receive(vec![0; 64]).unwrap();
-    a.endpoint.send_with(to_b, vec![7; 64], more).unwrap();
+    b.endpoint.receive(b.buffer(vec![0; 64])).unwrap();
+    a.endpoint.send_with(to_b, a.buffer(vec![7; 64]), more).unwrap();
     assert_eq!(world.good(&b).into_bytes().unwrap(), [7; 64]);
 }
 
@@ -181,7 +181,7 @@ pub(crate) fn shared_and_static_bytes(world: &World) {
         b.endpoint.receive(vec![0; 3000].into_boxed_slice()).unwrap();
         a.endpoint.send(to_b, shared.clone()).unwrap();
     }
-    b.endpoint.receive(vec![0; 3000]).unwrap();
+    b.endpoint.receive(b.buffer(vec![0; 3000])).unwrap();
     a.endpoint.send(to_b, &b"forever"[..]).unwrap();
     for _ in 0..3 {
         let received = world.good(&b);
@@ -199,10 +199,10 @@ pub(crate) fn long_and_short_mixed_keep_order(world: &World) {
     for round in 0..3 {
         for index in 0..lengths.len() {
             let options = ReceiveOptions { context: Some(index as u64), ..Default::default() };
-            b.endpoint.receive_with(vec![0; 300_000], options).unwrap();
+            b.endpoint.receive_with(b.buffer(vec![0; 300_000]), options).unwrap();
         }
         for (index, length) in lengths.into_iter().enumerate() {
-            a.endpoint.send(to_b, pattern(index as u64 + round, length)).unwrap();
+            a.endpoint.send(to_b, a.buffer(pattern(index as u64 + round, length))).unwrap();
         }
         let mut seen = [false; 10];
         for received in world.goods(&b, lengths.len()) {

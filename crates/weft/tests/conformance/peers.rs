@@ -12,11 +12,11 @@ pub(crate) fn two_peers_do_not_mix(world: &World) {
     let c = world.node();
     let (a_to_c, b_to_c) = (a.knows(&c), b.knows(&c));
     for _ in 0..100 {
-        c.endpoint.receive(vec![0; 3000]).unwrap();
+        c.endpoint.receive(c.buffer(vec![0; 3000])).unwrap();
     }
     for index in 0..50u64 {
-        a.endpoint.send(a_to_c, pattern(index, 2500)).unwrap();
-        b.endpoint.send(b_to_c, pattern(1000 + index, 100)).unwrap();
+        a.endpoint.send(a_to_c, a.buffer(pattern(index, 2500))).unwrap();
+        b.endpoint.send(b_to_c, b.buffer(pattern(1000 + index, 100))).unwrap();
     }
     let (mut of_a, mut of_b) = (0, 1000);
     for _ in 0..100 {
@@ -36,7 +36,7 @@ pub(crate) fn many_endpoints(world: &World) {
         endpoints.iter().map(|endpoint| a.domain.addresses().insert(endpoint.address()).unwrap()).collect();
     for (index, endpoint) in endpoints.iter().enumerate() {
         let options = weft::ReceiveOptions { context: Some(index as u64), ..Default::default() };
-        endpoint.receive_with(vec![0; 8], options).unwrap();
+        endpoint.receive_with(b.buffer(vec![0; 8]), options).unwrap();
     }
     for (index, peer) in peers.iter().enumerate() {
         a.endpoint.inject(*peer, &(index as u64).to_le_bytes()).unwrap();
@@ -53,8 +53,10 @@ pub(crate) fn all_to_all(world: &World) {
     for (from, node) in nodes.iter().enumerate() {
         for (to, other) in nodes.iter().enumerate() {
             let peer = node.knows(other);
-            other.endpoint.tagged_receive(from as u64, 0, vec![0; 20_000]).unwrap();
-            node.endpoint.tagged_send(peer, from as u64, pattern((from * 10 + to) as u64, 20_000)).unwrap();
+            other.endpoint.tagged_receive(from as u64, 0, other.buffer(vec![0; 20_000])).unwrap();
+            node.endpoint
+                .tagged_send(peer, from as u64, node.buffer(pattern((from * 10 + to) as u64, 20_000)))
+                .unwrap();
         }
     }
     for (to, node) in nodes.iter().enumerate() {
@@ -69,14 +71,14 @@ pub(crate) fn all_to_all(world: &World) {
 
 pub(crate) fn both_ways_at_once(world: &World) {
     let (a, b, to_b, to_a) = world.pair();
-    let memory = [&a, &b].map(|node| node.domain.register(1 << 20, Access::REMOTE).unwrap());
+    let memory = [&a, &b].map(|node| node.register(1 << 20, Access::REMOTE).unwrap());
     for round in 0..3 {
-        a.endpoint.write(to_b, memory[1].remote(), pattern(round, 1 << 20)).unwrap();
-        b.endpoint.write(to_a, memory[0].remote(), pattern(round + 10, 1 << 20)).unwrap();
-        a.endpoint.receive(vec![0; 1 << 20]).unwrap();
-        b.endpoint.receive(vec![0; 1 << 20]).unwrap();
-        a.endpoint.send(to_b, pattern(round + 20, 1 << 20)).unwrap();
-        b.endpoint.send(to_a, pattern(round + 30, 1 << 20)).unwrap();
+        a.endpoint.write(to_b, memory[1].remote(), a.buffer(pattern(round, 1 << 20))).unwrap();
+        b.endpoint.write(to_a, memory[0].remote(), b.buffer(pattern(round + 10, 1 << 20))).unwrap();
+        a.endpoint.receive(a.buffer(vec![0; 1 << 20])).unwrap();
+        b.endpoint.receive(b.buffer(vec![0; 1 << 20])).unwrap();
+        a.endpoint.send(to_b, a.buffer(pattern(round + 20, 1 << 20))).unwrap();
+        b.endpoint.send(to_a, b.buffer(pattern(round + 30, 1 << 20))).unwrap();
         world.goods(&a, 3);
         world.goods(&b, 3);
         assert!(memory[1].to_vec(0, 1 << 20).unwrap() == pattern(round, 1 << 20));
@@ -94,7 +96,7 @@ pub(crate) fn fabrics_do_not_hear_each_other(world: &World) {
     let queue = stranger.completion_queue(64);
     let endpoint = stranger.endpoint(&queue).unwrap();
     let peer = stranger.addresses().insert(address).unwrap();
-    node.endpoint.receive(vec![0; 8]).unwrap();
+    node.endpoint.receive(node.buffer(vec![0; 8])).unwrap();
     endpoint.send(peer, vec![1; 8]).unwrap();
     for _ in 0..50 {
         stranger.progress().unwrap();
@@ -116,7 +118,7 @@ pub(crate) fn many_threads(world: &World) {
                 threads.spawn(move || {
                     for index in 0..count {
                         let tag = thread << 32 | index;
-                        node.endpoint.tagged_receive(tag, 0, vec![0; 200]).unwrap();
+                        node.endpoint.tagged_receive(tag, 0, node.buffer(vec![0; 200])).unwrap();
                         node.endpoint.tagged_inject(peer, tag, &pattern(tag, 150)).unwrap();
                     }
                 });

@@ -8,12 +8,12 @@ const SIZE: usize = (1 << 20) + 4096;
 
 pub(crate) fn writes_of_every_length(world: &World) {
     let (a, b, to_b, _) = world.pair();
-    let memory = b.domain.register(SIZE, Access::REMOTE_WRITE).unwrap();
+    let memory = b.register(SIZE, Access::REMOTE_WRITE).unwrap();
     for (seed, &length) in LENGTHS.iter().enumerate() {
         let offset = seed * 100;
         memory.write(0, &vec![0; SIZE]).unwrap();
         let bytes = pattern(seed as u64, length);
-        let context = a.endpoint.write(to_b, memory.remote().at(offset as u64), bytes.clone()).unwrap();
+        let context = a.endpoint.write(to_b, memory.remote().at(offset as u64), a.buffer(bytes.clone())).unwrap();
         let done = world.good(&a);
         assert_eq!((done.context, done.kind, done.length), (context, CompletionKind::Write, length as u64));
         let all = memory.to_vec(0, SIZE).unwrap();
@@ -26,10 +26,10 @@ pub(crate) fn writes_of_every_length(world: &World) {
 pub(crate) fn reads_of_every_length(world: &World) {
     let (a, b, to_b, _) = world.pair();
     let bytes = pattern(5, SIZE);
-    let memory = b.domain.register(bytes.clone(), Access::REMOTE_READ).unwrap();
+    let memory = b.register(bytes.clone(), Access::REMOTE_READ).unwrap();
     for (seed, &length) in LENGTHS.iter().enumerate() {
         let offset = seed * 100;
-        let context = a.endpoint.read(to_b, memory.remote().at(offset as u64), vec![0xee; length]).unwrap();
+        let context = a.endpoint.read(to_b, memory.remote().at(offset as u64), a.buffer(vec![0xee; length])).unwrap();
         let done = world.good(&a);
         assert_eq!((done.context, done.kind, done.length), (context, CompletionKind::Read, length as u64));
         assert!(done.into_bytes().unwrap() == bytes[offset..offset + length], "{length} bytes");
@@ -39,11 +39,11 @@ pub(crate) fn reads_of_every_length(world: &World) {
 
 pub(crate) fn immediate_data_follows_the_bytes(world: &World) {
     let (a, b, to_b, to_a) = world.pair();
-    let memory = b.domain.register(SIZE, Access::REMOTE_WRITE).unwrap();
+    let memory = b.register(SIZE, Access::REMOTE_WRITE).unwrap();
     for (seed, length) in [0, 1, 1000, 5000, 300_000, 1 << 20].into_iter().enumerate() {
         let bytes = pattern(seed as u64, length);
         let options = Options { immediate: Some(seed as u64 | 1 << 63), ..Default::default() };
-        a.endpoint.write_with(to_b, memory.remote(), bytes.clone(), options).unwrap();
+        a.endpoint.write_with(to_b, memory.remote(), a.buffer(bytes.clone()), options).unwrap();
         let told = world.good(&b);
         assert_eq!((told.kind, told.length), (CompletionKind::RemoteWrite, length as u64));
         assert_eq!((told.immediate, told.peer), (Some(seed as u64 | 1 << 63), Some(to_a)));
@@ -54,7 +54,7 @@ pub(crate) fn immediate_data_follows_the_bytes(world: &World) {
 
 pub(crate) fn injected_writes(world: &World) {
     let (a, b, to_b, _) = world.pair();
-    let memory = b.domain.register(4096, Access::REMOTE_WRITE).unwrap();
+    let memory = b.register(4096, Access::REMOTE_WRITE).unwrap();
     for index in 0..32u8 {
         a.endpoint.inject_write(to_b, memory.remote().at(u64::from(index) * 64), &[index + 1; 64]).unwrap();
     }
@@ -67,13 +67,13 @@ pub(crate) fn injected_writes(world: &World) {
 
 pub(crate) fn fences_order_writes(world: &World) {
     let (a, b, to_b, _) = world.pair();
-    let memory = b.domain.register(300_000, Access::REMOTE).unwrap();
+    let memory = b.register(300_000, Access::REMOTE).unwrap();
     let fence = Options { fence: true, level: Level::Delivered, ..Default::default() };
     for round in 1..=20u8 {
-        a.endpoint.write(to_b, memory.remote(), vec![round; 150_000]).unwrap();
+        a.endpoint.write(to_b, memory.remote(), a.buffer(vec![round; 150_000])).unwrap();
         // What is behind a fence sees all that was before it.
-        let read = a.endpoint.read_with(to_b, memory.remote(), vec![0; 150_000], fence).unwrap();
-        let over = a.endpoint.write_with(to_b, memory.remote().at(149_000), vec![0xff; 1000], fence).unwrap();
+        let read = a.endpoint.read_with(to_b, memory.remote(), a.buffer(vec![0; 150_000]), fence).unwrap();
+        let over = a.endpoint.write_with(to_b, memory.remote().at(149_000), a.buffer(vec![0xff; 1000]), fence).unwrap();
         let order: Vec<_> = world.goods(&a, 3).into_iter().collect();
         assert_eq!(order[2].context, over);
         assert_eq!(order[1].context, read);
@@ -86,23 +86,21 @@ pub(crate) fn overlapping_regions_and_offsets(world: &World) {
     let (a, b, to_b, _) = world.pair();
     let bytes = weft::raw::Buffer::from(vec![0; 8]);
     drop(bytes);
-    let memory = b.domain.register(pattern(1, 8192), Access::REMOTE).unwrap();
+    let memory = b.register(pattern(1, 8192), Access::REMOTE).unwrap();
     let same = weft::Registrable::from((*memory).clone()).addressed(weft::Addressing::At(1 << 40));
     let again = b.domain.register(same, Access::REMOTE_READ).unwrap();
     assert_ne!(memory.key(), again.key());
     assert_eq!(again.address(), 1 << 40);
-    a.endpoint.write(to_b, memory.remote().at(100), b"seen by both names".to_vec()).unwrap();
+    a.endpoint.write(to_b, memory.remote().at(100), a.buffer(b"seen by both names".to_vec())).unwrap();
     world.good(&a);
-    a.endpoint.read(to_b, again.remote().at(100), vec![0; 18]).unwrap();
+    a.endpoint.read(to_b, again.remote().at(100), a.buffer(vec![0; 18])).unwrap();
     assert_eq!(world.good(&a).into_bytes().unwrap(), b"seen by both names");
 }
 
 pub(crate) fn write_from_and_to_regions(world: &World) {
     let (a, b, to_b, to_a) = world.pair();
-    let (here, there) = (
-        a.domain.register(pattern(1, 300_000), Access::REMOTE).unwrap(),
-        b.domain.register(300_000, Access::REMOTE).unwrap(),
-    );
+    let (here, there) =
+        (a.register(pattern(1, 300_000), Access::REMOTE).unwrap(), b.register(300_000, Access::REMOTE).unwrap());
     a.endpoint.write(to_b, there.remote(), here.buffer(0, 300_000).unwrap()).unwrap();
     world.good(&a);
     assert!(there.to_vec(0, 300_000).unwrap() == pattern(1, 300_000));

@@ -1,9 +1,14 @@
-//! Nodes on any link with any progress, and a wait that serves all of them.
+//! Nodes on any link with any progress and any memory, and a wait that serves all of them.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use weft::{Completion, CompletionQueue, Config, Domain, Endpoint, Fabric, PeerId, Progress};
+use weft::device::{Kind, Place};
+use weft::{
+    Access, Buffer, Completion, CompletionQueue, Config, Domain, Endpoint, Fabric, MemoryRegion, PeerId, Progress, raw,
+};
 
 /// Long enough that only a hang reaches it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -18,13 +23,24 @@ pub(crate) enum Ways {
     Shm,
 }
 
-/// One combination of link and progress.
+/// Where the buffers and regions of a node are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Memory {
+    Host,
+    /// Of an emulated device; each node has one of its own.
+    Emulated,
+}
+
+/// One combination of link, progress and memory.
 pub(crate) struct World {
     fabric: Fabric,
     ways: Ways,
     progress: Progress,
     network: weft::link::loopback::LoopbackNetwork,
     domains: RefCell<Vec<Domain>>,
+    /// Of the first domain, which begins most of what happens, and of all others.
+    memory: [Memory; 2],
+    first: Cell<Option<SocketAddr>>,
 }
 
 /// A domain with one endpoint that reports to one queue.
@@ -32,16 +48,23 @@ pub(crate) struct Node {
     pub(crate) domain: Domain,
     pub(crate) queue: CompletionQueue,
     pub(crate) endpoint: Endpoint,
+    place: Place,
+    arena: Mutex<Option<(raw::Memory, usize)>>,
 }
 
+/// What buffers are cut from when they are on a device: as real programs do, and with few descriptors.
+const ARENA_BYTES: usize = 4 << 20;
+
 impl World {
-    pub(crate) fn new(ways: Ways, progress: Progress) -> World {
+    pub(crate) fn new(ways: Ways, progress: Progress, first: Memory, others: Memory) -> World {
         World {
             fabric: Fabric::new("conformance").unwrap(),
             ways,
             progress,
             network: weft::link::loopback::LoopbackNetwork::new(9000),
             domains: RefCell::default(),
+            memory: [first, others],
+            first: Cell::default(),
         }
     }
 
@@ -72,10 +95,13 @@ impl World {
             Ways::Shm => builder.udp("127.0.0.1:0").unwrap(),
             Ways::Udp | Ways::FaultyUdp => builder.road(weft::Road::Packets).udp("127.0.0.1:0").unwrap(),
             Ways::Loopback => {
-                let local = std::net::SocketAddr::from(([10, 0, 0, 1], self.domains.borrow().len() as u16 + 1));
+                let local = SocketAddr::from(([10, 0, 0, 1], self.domains.borrow().len() as u16 + 1));
                 builder.link(Box::new(self.network.link(local).unwrap())).unwrap()
             }
         };
+        if self.first.get().is_none() {
+            self.first.set(Some(domain.local()));
+        }
         self.domains.borrow_mut().push(domain.clone());
         domain
     }
@@ -91,7 +117,12 @@ impl World {
     pub(crate) fn node_on(&self, domain: Domain, capacity: usize) -> Node {
         let queue = domain.completion_queue(capacity);
         let endpoint = domain.endpoint(&queue).unwrap();
-        Node { domain, queue, endpoint }
+        let is_first = self.first.get() == Some(domain.local());
+        let place = match self.memory[usize::from(!is_first)] {
+            Memory::Host => Place::HOST,
+            Memory::Emulated => Place::new(Kind::Emulated, u32::from(!is_first)),
+        };
+        Node { domain, queue, endpoint, place, arena: Mutex::default() }
     }
 
     /// Two nodes that know each other.
@@ -151,11 +182,87 @@ impl World {
     }
 }
 
+impl Drop for World {
+    /// What shared memory is tested for must not have gone another way.
+    fn drop(&mut self) {
+        if self.ways == Ways::Shm && !std::thread::panicking() {
+            for domain in self.domains.borrow().iter() {
+                assert_eq!(domain.statistics().packets_sent, 0, "nothing goes as packets");
+            }
+        }
+    }
+}
+
 impl Node {
     /// Names another node's endpoint.
     pub(crate) fn knows(&self, other: &Node) -> PeerId {
         self.domain.addresses().insert(other.endpoint.address()).unwrap()
     }
+
+    /// A buffer with these bytes in the node's kind of memory.
+    pub(crate) fn buffer(&self, bytes: impl Into<Vec<u8>>) -> Buffer {
+        let bytes = bytes.into();
+        if self.place.is_host() {
+            return bytes.into();
+        }
+        let mut arena = self.arena.lock().unwrap();
+        let (region, used) = match arena.take() {
+            Some((region, used)) if used + bytes.len() <= region.length() => (region, used),
+            _ => (raw::Memory::alloc_device(self.place, ARENA_BYTES.max(bytes.len())).unwrap(), 0),
+        };
+        region.write(used, &bytes).unwrap();
+        let buffer = Buffer::from_region(&region, used, bytes.len()).unwrap();
+        *arena = Some((region, used + bytes.len().next_multiple_of(64)));
+        buffer
+    }
+
+    /// Registers memory of the node's kind: a copy of bytes, or so many zeros.
+    pub(crate) fn register(&self, content: impl Into<Content>, access: Access) -> weft::Result<MemoryRegion> {
+        if self.place.is_host() {
+            return match content.into() {
+                Content::Bytes(bytes) => self.domain.register(bytes, access),
+                Content::Zeros(length) => self.domain.register(length, access),
+            };
+        }
+        let bytes = match content.into() {
+            Content::Bytes(bytes) => bytes,
+            Content::Zeros(length) => vec![0; length],
+        };
+        let region = raw::Memory::alloc_device(self.place, bytes.len())?;
+        region.write(0, &bytes)?;
+        self.domain.register(region, access)
+    }
+}
+
+/// What a region begins with.
+pub(crate) enum Content {
+    Bytes(Vec<u8>),
+    Zeros(usize),
+}
+
+impl From<Vec<u8>> for Content {
+    fn from(bytes: Vec<u8>) -> Content {
+        Content::Bytes(bytes)
+    }
+}
+
+impl From<usize> for Content {
+    fn from(length: usize) -> Content {
+        Content::Zeros(length)
+    }
+}
+
+/// All bytes of a buffer, wherever they are.
+pub(crate) fn bytes_of(buffer: &Buffer) -> Vec<u8> {
+    let mut bytes = vec![0; buffer.len()];
+    buffer.read(0, &mut bytes).unwrap();
+    bytes
+}
+
+/// The number at the beginning of a region, wherever it is.
+pub(crate) fn number_in(memory: &MemoryRegion) -> u64 {
+    let bytes = memory.to_vec(0, 8).unwrap();
+    u64::from_le_bytes(bytes.try_into().unwrap())
 }
 
 fn faults() -> weft::link::fault::Faults {

@@ -14,7 +14,7 @@ pub(crate) fn sleep_until_a_message_comes(world: &World) {
     std::thread::scope(|threads| {
         threads.spawn(|| {
             for index in 0..50 {
-                b.endpoint.receive(vec![0; 64]).unwrap();
+                b.endpoint.receive(b.buffer(vec![0; 64])).unwrap();
                 b.endpoint.inject(to_a, &[index; 10]).unwrap();
                 let received = b.queue.wait(Some(PATIENCE)).unwrap().expect("no hang");
                 assert_eq!(received.into_bytes().unwrap(), [index; 20]);
@@ -25,7 +25,7 @@ pub(crate) fn sleep_until_a_message_comes(world: &World) {
             }
         });
         for index in 0..50 {
-            a.endpoint.receive(vec![0; 64]).unwrap();
+            a.endpoint.receive(a.buffer(vec![0; 64])).unwrap();
             let received = a.queue.wait(Some(PATIENCE)).unwrap().expect("no hang");
             assert_eq!(received.into_bytes().unwrap(), [index; 10]);
             // Not at once: the other shall be asleep.
@@ -33,7 +33,7 @@ pub(crate) fn sleep_until_a_message_comes(world: &World) {
             a.endpoint.inject(to_b, &[index; 20]).unwrap();
         }
         let last = weft::Options { context: Some(99), ..Default::default() };
-        a.endpoint.send_with(to_b, vec![0; 1], last).unwrap();
+        a.endpoint.send_with(to_b, a.buffer(vec![0; 1]), last).unwrap();
     });
 }
 
@@ -47,12 +47,12 @@ pub(crate) fn descriptors_lose_no_wake_up(world: &World) {
             node.endpoint.inject(peer, &pattern(0, 8)).unwrap();
         }
         let mut received = 0;
-        node.endpoint.receive(vec![0; 8]).unwrap();
+        node.endpoint.receive(node.buffer(vec![0; 8])).unwrap();
         while received < rounds {
             while let Some(completion) = node.queue.read().unwrap() {
                 assert_eq!(completion.into_bytes().unwrap(), pattern(received, 8));
                 received += 1;
-                node.endpoint.receive(vec![0; 8]).unwrap();
+                node.endpoint.receive(node.buffer(vec![0; 8])).unwrap();
                 let answer = if first { received } else { received - 1 };
                 node.endpoint.inject(peer, &pattern(answer, 8)).unwrap();
             }
@@ -115,7 +115,7 @@ pub(crate) fn counters_wake(world: &World) {
 pub(crate) fn waits_in_many_threads(world: &World) {
     let (a, b, to_b, _) = world.pair();
     for _ in 0..40 {
-        b.endpoint.receive(vec![0; 8]).unwrap();
+        b.endpoint.receive(b.buffer(vec![0; 8])).unwrap();
     }
     std::thread::scope(|threads| {
         for _ in 0..4 {
@@ -126,7 +126,7 @@ pub(crate) fn waits_in_many_threads(world: &World) {
             });
         }
         for _ in 0..40 {
-            a.endpoint.send(to_b, vec![1; 8]).unwrap();
+            a.endpoint.send(to_b, a.buffer(vec![1; 8])).unwrap();
             // The sleepers may be gone when the last acknowledgement is due.
             world.good(&a);
         }

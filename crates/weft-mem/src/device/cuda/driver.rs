@@ -96,7 +96,7 @@ pub(super) const DEVICE_FILE_DESCRIPTORS: c_int = 103;
 const VERSION_MIN: c_int = 11_040;
 
 functions! {
-    struct Functions {
+    pub(super) struct Functions {
         fn cuInit(flags: c_uint) -> Code;
         fn cuDriverGetVersion(version: *mut c_int) -> Code;
         fn cuGetErrorName(code: Code, text: *mut *const c_char) -> Code;

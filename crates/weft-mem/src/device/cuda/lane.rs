@@ -1,4 +1,4 @@
-//! Streams, and the pinned memory through which pageable memory goes.
+//! Streams, and the pinned memory through which short copies out of the device go.
 //!
 //! A synchronous copy takes a [`Lane`] for itself: nobody else's copies are on its stream, so that waiting for the stream
 //! is waiting for the copy. Streams are never the legacy default one, which waits for every other stream of the device: a
@@ -15,7 +15,7 @@ use super::driver::{
     Context, Driver, EVENT_DISABLE_TIMING, EventHandle, HOST_PORTABLE, MEMORY_HOST, STREAM_NON_BLOCKING, Stream, call,
 };
 use crate::copy;
-use crate::limits::{CUDA_LANES_READY, CUDA_STREAMS, STAGING_PIECE_BYTES, STAGING_PIECES, STAGING_UNASKED_MAX_BYTES};
+use crate::limits::{CUDA_LANES_READY, CUDA_STREAMS, STAGING_BYTES, STAGING_UNASKED_MAX_BYTES};
 
 /// What was made of a device when it was first used. It stays until the process ends, as its context does.
 pub(super) struct Ready {
@@ -30,14 +30,10 @@ pub(super) struct Ready {
 struct Lane {
     stream: Stream,
     staging: NonNull<u8>,
-    /// For each piece of the staging: the copy from or to it is done.
-    done: [EventHandle; STAGING_PIECES],
 }
 
 // SAFETY: the memory is the lane's own, and whoever has the lane has it alone.
 unsafe impl Send for Lane {}
-
-const STAGING_BYTES: usize = STAGING_PIECES * STAGING_PIECE_BYTES;
 
 impl Ready {
     /// Takes the device's primary context, which is also the one of the CUDA runtime in this process, and makes what
@@ -77,7 +73,7 @@ impl Ready {
         pieces: &[Transfer],
     ) -> Result<(), DeviceError> {
         let lane = self.take_lane(driver)?;
-        let run = Run { driver, lane: &lane, direction };
+        let run = Run::new(driver, &lane, direction, pieces);
         // SAFETY: as the caller promised; the lane is ours.
         let copied = unsafe { run.copy(pieces) };
         if copied.is_err() {
@@ -146,15 +142,11 @@ impl Ready {
 impl Lane {
     fn new(driver: &Driver) -> Result<Lane, DeviceError> {
         let stream = new_stream(driver)?;
-        let mut done = [EventHandle(null_mut()); STAGING_PIECES];
-        for event in &mut done {
-            *event = new_event(driver)?;
-        }
         let mut staging = null_mut();
         // SAFETY: it writes one pointer to where it is told.
         unsafe { call!(driver, cuMemHostAlloc(&raw mut staging, STAGING_BYTES, HOST_PORTABLE))? };
         let staging = NonNull::new(staging.cast()).ok_or(DeviceError::OutOfMemory)?;
-        Ok(Lane { stream, staging, done })
+        Ok(Lane { stream, staging })
     }
 
     fn wait(&self, driver: &Driver) -> Result<(), DeviceError> {
@@ -168,149 +160,75 @@ struct Run<'a> {
     driver: &'a Driver,
     lane: &'a Lane,
     direction: Direction,
+    /// Pieces up to this length go through the staging.
+    staged_max: usize,
 }
 
 impl Run<'_> {
+    fn new<'a>(driver: &'a Driver, lane: &'a Lane, direction: Direction, pieces: &[Transfer]) -> Run<'a> {
+        // Only out of the device: into it, and for what is longer, the driver's own way is as fast or faster (the example
+        // `device` measures it). Asked is once, as memory can become pinned meanwhile.
+        let staged_max = match (direction, pieces) {
+            (Direction::ToDevice | Direction::Within, _) => 0,
+            (_, [piece]) if piece.length > STAGING_UNASKED_MAX_BYTES && !is_pinned(driver, piece) => STAGING_BYTES,
+            _ => STAGING_UNASKED_MAX_BYTES,
+        };
+        Run { driver, lane, direction, staged_max }
+    }
+
     /// # Safety
     /// As [`Ready::copy`].
     unsafe fn copy(&self, pieces: &[Transfer]) -> Result<(), DeviceError> {
-        // Pieces from `first` on that are short have their bytes in the staging, one behind the other, `used` in all.
+        // The staged ones from `first` on lie in the staging, one behind the other, and take `used` bytes of it.
         let (mut first, mut used) = (0, 0);
-        for (index, piece) in pieces.iter().enumerate() {
-            if piece.length == 0 {
-                continue;
-            }
-            if self.is_short(piece) {
-                if used + piece.length > STAGING_BYTES {
-                    // SAFETY: as the caller promised.
-                    unsafe { self.settle(pieces.get(first..index).unwrap_or_default())? };
-                    (first, used) = (index, 0);
-                }
-                // SAFETY: there is room, as was just seen; otherwise as the caller promised.
-                unsafe { self.enqueue_short(piece, used)? };
-                used += spaced(piece.length);
-            } else if self.direction == Direction::Within || self.is_pinned(piece) {
+        for (index, piece) in pieces.iter().enumerate().filter(|(_, piece)| piece.length > 0) {
+            if piece.length > self.staged_max {
                 // SAFETY: as the caller promised.
                 unsafe { enqueue(self.driver, self.lane.stream, self.direction, piece)? };
-            } else {
-                // SAFETY: as the caller promised; after it, nothing uses the staging.
-                unsafe {
-                    self.settle(pieces.get(first..index).unwrap_or_default())?;
-                    self.through_staging(piece)?;
-                }
-                (first, used) = (index + 1, 0);
+                continue;
             }
+            if used + piece.length > STAGING_BYTES {
+                // SAFETY: as the caller promised.
+                unsafe { self.settle(pieces.get(first..index).unwrap_or_default())? };
+                (first, used) = (index, 0);
+            }
+            // SAFETY: there is room, as was just seen, and the stream copies there before anybody looks.
+            let staged = Transfer { to: unsafe { self.lane.staging.add(used) }.as_ptr() as u64, ..*piece };
+            // SAFETY: as the caller promised; the staging is the lane's, which is ours.
+            unsafe { enqueue(self.driver, self.lane.stream, self.direction, &staged)? };
+            used += spaced(piece.length);
         }
         // SAFETY: as the caller promised.
         unsafe { self.settle(pieces.get(first..).unwrap_or_default()) }
     }
 
-    fn is_short(&self, piece: &Transfer) -> bool {
-        self.direction != Direction::Within && piece.length <= STAGING_UNASKED_MAX_BYTES
-    }
-
-    /// Whether the driver can copy from or to the host's side of a piece without a copy of its own.
-    fn is_pinned(&self, piece: &Transfer) -> bool {
-        let address = if self.direction == Direction::ToDevice { piece.from } else { piece.to };
-        let known = self.driver.attributes(address);
-        known.memory == MEMORY_HOST
-            && address >= known.base
-            && piece.length as u64 <= known.length.saturating_sub(address - known.base)
-    }
-
-    /// # Safety
-    /// As [`Ready::copy`]; the staging has room at `used`, and nothing else uses that.
-    unsafe fn enqueue_short(&self, piece: &Transfer, used: usize) -> Result<(), DeviceError> {
-        // SAFETY: inside the staging, as the caller promised.
-        let staging = unsafe { self.lane.staging.add(used) }.as_ptr();
-        let staged = self.staged(piece, staging);
-        if self.direction == Direction::ToDevice {
-            // SAFETY: as the caller promised.
-            unsafe { copy::copy(staging, piece.from as *const u8, piece.length) };
-        }
-        // SAFETY: as the caller promised; the staging is pinned memory.
-        unsafe { enqueue(self.driver, self.lane.stream, self.direction, &staged) }
-    }
-
-    /// Waits for everything on the stream, and brings the short pieces to where they belong.
+    /// Waits for everything on the stream, and brings what is in the staging to where it belongs.
     ///
     /// # Safety
-    /// As [`Ready::copy`]; the short ones among `pieces` are in the staging from its beginning.
+    /// As [`Ready::copy`]; the staged ones among `pieces` lie in the staging from its beginning.
     unsafe fn settle(&self, pieces: &[Transfer]) -> Result<(), DeviceError> {
         self.lane.wait(self.driver)?;
-        if self.direction != Direction::FromDevice {
-            return Ok(());
-        }
         let mut used = 0;
-        for piece in pieces.iter().filter(|piece| self.is_short(piece)) {
+        for piece in pieces.iter().filter(|piece| piece.length <= self.staged_max) {
             // SAFETY: it was put there, and the stream is done; `to` is as the caller promised.
             unsafe { copy::copy(piece.to as *mut u8, self.lane.staging.add(used).as_ptr(), piece.length) };
             used += spaced(piece.length);
         }
         Ok(())
     }
-
-    /// Copies a long piece of pageable memory: while the device copies some pieces of the staging, this thread copies
-    /// another. All of it is done when this returns.
-    ///
-    /// # Safety
-    /// As [`Ready::copy`]; nothing uses the staging.
-    unsafe fn through_staging(&self, piece: &Transfer) -> Result<(), DeviceError> {
-        let count = piece.length.div_ceil(STAGING_PIECE_BYTES);
-        // Out of the device, what is taken out of the staging follows what is asked for by as much as the staging holds.
-        let behind = if self.direction == Direction::FromDevice { STAGING_PIECES } else { 0 };
-        for turn in 0..count + behind {
-            let place = turn % STAGING_PIECES;
-            // SAFETY: `place` is one of the pieces of the staging.
-            let staging = unsafe { self.lane.staging.add(place * STAGING_PIECE_BYTES) }.as_ptr();
-            let Some(done) = self.lane.done.get(place).copied() else {
-                return Err(DeviceError::NotSupported);
-            };
-            if turn >= STAGING_PIECES && turn - STAGING_PIECES < count {
-                // SAFETY: the event is the lane's, and was recorded STAGING_PIECES turns ago.
-                unsafe { call!(self.driver, cuEventSynchronize(done))? };
-                if self.direction == Direction::FromDevice {
-                    let part = part(piece, turn - STAGING_PIECES);
-                    // SAFETY: the device is done with it; `to` is as the caller promised.
-                    unsafe { copy::copy(part.to as *mut u8, staging, part.length) };
-                }
-            }
-            if turn < count {
-                let part = part(piece, turn);
-                if self.direction == Direction::ToDevice {
-                    // SAFETY: the device is done with the staging; `from` is as the caller promised.
-                    unsafe { copy::copy(staging, part.from as *const u8, part.length) };
-                }
-                // SAFETY: as the caller promised; the event and the stream are the lane's.
-                unsafe {
-                    enqueue(self.driver, self.lane.stream, self.direction, &self.staged(&part, staging))?;
-                    call!(self.driver, cuEventRecord(done, self.lane.stream))?;
-                }
-            }
-        }
-        self.lane.wait(self.driver)
-    }
-
-    /// The piece, with its host's side in the staging.
-    fn staged(&self, piece: &Transfer, staging: *mut u8) -> Transfer {
-        match self.direction {
-            Direction::ToDevice => Transfer { from: staging as u64, ..*piece },
-            Direction::FromDevice => Transfer { to: staging as u64, ..*piece },
-            Direction::Within => *piece,
-        }
-    }
 }
 
-/// What a short piece takes of the staging: whole cache lines, so that no two share one.
+/// What a piece takes of the staging: whole cache lines, so that no two share one.
 fn spaced(length: usize) -> usize {
     length.next_multiple_of(64)
 }
 
-/// The part of a piece that goes through the staging at a turn.
-fn part(piece: &Transfer, turn: usize) -> Transfer {
-    let offset = turn * STAGING_PIECE_BYTES;
-    let length = (piece.length - offset.min(piece.length)).min(STAGING_PIECE_BYTES);
-    Transfer { to: piece.to + offset as u64, from: piece.from + offset as u64, length }
+/// Whether the driver can write to the host's side of a piece without a copy of its own.
+fn is_pinned(driver: &Driver, piece: &Transfer) -> bool {
+    let known = driver.attributes(piece.to);
+    known.memory == MEMORY_HOST
+        && piece.to >= known.base
+        && piece.length as u64 <= known.length.saturating_sub(piece.to - known.base)
 }
 
 /// Puts one copy on a stream.

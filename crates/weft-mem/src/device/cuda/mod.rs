@@ -10,13 +10,13 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::null_mut;
 use std::sync::{Mutex, OnceLock};
 
-use super::library::Library;
+use super::library::{Library, Vendor};
 use super::pending::{Pending, lock, too_many};
 use super::{
     Absent, Allocation, Capabilities, DeviceError, Direction, Event, HANDLE_BYTES, Handle, Kind, Operations, Place,
     Transfer,
 };
-use crate::limits::{CUDA_BLOCK_BYTES, DEVICE_IMPORTS_MAX};
+use crate::limits::{DEVICE_BLOCK_BYTES, DEVICE_IMPORTS_MAX};
 
 mod driver;
 mod lane;
@@ -24,17 +24,11 @@ mod lane;
 use driver::{Attributes, Driver, EventHandle, call};
 use lane::Ready;
 
-/// The operations, or why there are none.
-pub(super) fn operations() -> Result<&'static dyn Operations, Absent> {
-    static CUDA: OnceLock<Result<Cuda, Absent>> = OnceLock::new();
-    match CUDA.get_or_init(|| Cuda::load(&Library::open("WEFT_CUDA_LIBRARY", "libcuda.so.1")?)) {
-        Ok(cuda) => Ok(cuda),
-        Err(absent) => Err(absent.clone()),
-    }
-}
+/// The kind, when it is first asked for.
+pub(super) static CUDA: Vendor<Cuda> = Vendor::new("WEFT_CUDA_LIBRARY", "libcuda.so.1", Cuda::load);
 
 /// The driver and what was made of its devices.
-struct Cuda {
+pub(super) struct Cuda {
     driver: Driver,
     devices: Vec<Device>,
     pending: Pending<(u32, EventHandle)>,
@@ -305,7 +299,7 @@ impl Operations for Cuda {
 
     fn allocate(&self, device: u32, length: usize) -> Result<u64, DeviceError> {
         let ready = self.ready(device)?;
-        let rounded = length.checked_next_multiple_of(CUDA_BLOCK_BYTES).ok_or(DeviceError::OutOfMemory)?;
+        let rounded = length.checked_next_multiple_of(DEVICE_BLOCK_BYTES).ok_or(DeviceError::OutOfMemory)?;
         let _entered = self.driver.enter(ready.context)?;
         let mut address = 0;
         // SAFETY: it writes one address to where it is told.

@@ -1,0 +1,197 @@
+//! Every interleaving of two threads on a ring of one near slot and two far ones, and every value that a load may give in the memory model.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p weft-link --lib shm` runs it. Barriers over all processes are not in
+//! loom's world: here both sides run fences, as they do where the kernel has no such barrier. A wake that gets lost
+//! shows as a deadlock.
+
+use loom::sync::Notify;
+use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::Arc;
+
+use super::Record;
+use super::ring::{Consumer, Place, Producer, PushError, Room};
+
+/// Preemptions that loom tries in one run; more find nothing that these do not, and take for ever.
+const PREEMPTIONS: usize = 3;
+const SLOT_WORDS: usize = 16;
+
+struct Shared {
+    words: Vec<AtomicU64>,
+    progress: AtomicU64,
+    receiver_state: AtomicU32,
+    sender_state: AtomicU32,
+    wakes_receiver: Notify,
+    wakes_sender: Notify,
+}
+
+/// A ring in loom's memory. Without `FENCES` it is broken, to show that this is noticed.
+struct LoomRoom<const FENCES: bool> {
+    shared: Arc<Shared>,
+    /// Who is woken: the other side.
+    to_receiver: bool,
+}
+
+impl<const FENCES: bool> Room for LoomRoom<FENCES> {
+    const NEAR_SLOTS: u32 = 1;
+    const FAR_SLOTS: u32 = 2;
+
+    fn slot_word(&self, slot: u32, word: usize) -> &AtomicU64 {
+        &self.shared.words[slot as usize * SLOT_WORDS + word]
+    }
+
+    fn progress(&self) -> &AtomicU64 {
+        &self.shared.progress
+    }
+
+    fn receiver_state(&self) -> &AtomicU32 {
+        &self.shared.receiver_state
+    }
+
+    fn sender_state(&self) -> &AtomicU32 {
+        &self.shared.sender_state
+    }
+
+    fn promise(&self) -> u32 {
+        0
+    }
+
+    fn light_fence(&self, _: u32) {
+        if FENCES {
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    fn heavy_fence(&self) {
+        if FENCES {
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    fn wake(&self) {
+        if self.to_receiver { self.shared.wakes_receiver.notify() } else { self.shared.wakes_sender.notify() }
+    }
+}
+
+fn ring<const FENCES: bool>() -> (Arc<Shared>, Producer<LoomRoom<FENCES>>, Consumer<LoomRoom<FENCES>>) {
+    let shared = Arc::new(Shared {
+        words: (0..3 * SLOT_WORDS).map(|_| AtomicU64::new(0)).collect(),
+        progress: AtomicU64::new(0),
+        receiver_state: AtomicU32::new(0),
+        sender_state: AtomicU32::new(0),
+        wakes_receiver: Notify::new(),
+        wakes_sender: Notify::new(),
+    });
+    let producer = Producer::new(LoomRoom { shared: shared.clone(), to_receiver: true });
+    let consumer = Consumer::new(LoomRoom { shared: shared.clone(), to_receiver: false });
+    (shared, producer, consumer)
+}
+
+fn check(test: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(PREEMPTIONS);
+    builder.check(test);
+}
+
+fn record(number: u64) -> Record {
+    Record { kind: number as u8, flags: 1, words: [number, !number, 0, 0] }
+}
+
+fn push<R: Room>(producer: &mut Producer<R>, number: u64) -> Result<(), PushError> {
+    assert_eq!(producer.reserve(8)?, Place::Inline);
+    producer.put_inline(&number.to_le_bytes());
+    producer.commit(&record(number), Place::Inline, 8);
+    Ok(())
+}
+
+fn take<R: Room>(consumer: &mut Consumer<R>, number: u64) -> bool {
+    let there = consumer.peek().unwrap();
+    if there {
+        let (taken, inline) = consumer.current();
+        assert_eq!((taken.record, taken.length, inline[0]), (record(number), 8, number));
+        consumer.advance();
+    }
+    there
+}
+
+/// Both sides poll: what is taken is whole and in order, and a slot is not written before it was taken.
+#[test]
+fn records_are_whole_and_in_order() {
+    const RECORDS: u64 = 4;
+    check(|| {
+        let (_, mut producer, mut consumer) = ring::<true>();
+        let writer = loom::thread::spawn(move || {
+            for number in 0..RECORDS {
+                while push(&mut producer, number) == Err(PushError::Full) {
+                    loom::thread::yield_now();
+                }
+            }
+        });
+        for number in 0..RECORDS {
+            while !take(&mut consumer, number) {
+                loom::thread::yield_now();
+            }
+        }
+        writer.join().unwrap();
+    });
+}
+
+fn sleeping_receiver<const FENCES: bool>() {
+    const RECORDS: u64 = 2;
+    check(|| {
+        let (shared, mut producer, mut consumer) = ring::<FENCES>();
+        let writer = loom::thread::spawn(move || {
+            for number in 0..RECORDS {
+                push(&mut producer, number).unwrap();
+            }
+        });
+        for number in 0..RECORDS {
+            while !take(&mut consumer, number) {
+                if consumer.prepare_sleep() {
+                    shared.wakes_receiver.wait();
+                    consumer.awake();
+                }
+            }
+        }
+        writer.join().unwrap();
+    });
+}
+
+#[test]
+fn a_receiver_that_sleeps_is_woken() {
+    sleeping_receiver::<true>();
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn a_lost_wake_would_be_noticed() {
+    sleeping_receiver::<false>();
+}
+
+/// Both sides sleep whenever they can.
+#[test]
+fn a_sender_that_waits_for_room_is_woken() {
+    const RECORDS: u64 = 4;
+    check(|| {
+        let (shared, mut producer, mut consumer) = ring::<true>();
+        let for_writer = shared.clone();
+        let writer = loom::thread::spawn(move || {
+            for number in 0..RECORDS {
+                while push(&mut producer, number) == Err(PushError::Full) {
+                    if producer.prepare_sleep(8) {
+                        for_writer.wakes_sender.wait();
+                        producer.awake();
+                    }
+                }
+            }
+        });
+        for number in 0..RECORDS {
+            while !take(&mut consumer, number) {
+                if consumer.prepare_sleep() {
+                    shared.wakes_receiver.wait();
+                    consumer.awake();
+                }
+            }
+        }
+        writer.join().unwrap();
+    });
+}
