@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_signal_lasts_until_it_is_cleared() {
-        let set = WaitSet::new(None).unwrap();
+        let set = WaitSet::new(&[]).unwrap();
         assert!(!set.wait(NOW).unwrap());
         set.signal();
         set.signal();
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn a_timer_rings_until_it_is_cleared() {
-        let set = WaitSet::new(None).unwrap();
+        let set = WaitSet::new(&[]).unwrap();
         set.clear(Some(Duration::from_millis(1)));
         assert!(set.wait(LONG).unwrap());
         assert!(set.wait(NOW).unwrap());
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn a_link_is_heard() {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        let set = WaitSet::new(Some(socket.as_fd())).unwrap();
+        let set = WaitSet::new(&[socket.as_fd()]).unwrap();
         assert!(!set.wait(NOW).unwrap());
         socket.send_to(b"x", socket.local_addr().unwrap()).unwrap();
         assert!(set.wait(LONG).unwrap());
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn another_thread_wakes() {
-        let set = std::sync::Arc::new(WaitSet::new(None).unwrap());
+        let set = std::sync::Arc::new(WaitSet::new(&[]).unwrap());
         let sleeper = {
             let set = set.clone();
             std::thread::spawn(move || set.wait(LONG).unwrap())

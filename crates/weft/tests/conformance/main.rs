@@ -103,7 +103,13 @@ combinations! {
     loopback_manual: Loopback Manual Host Host;
     loopback_automatic: Loopback Automatic Host Host;
     shm_manual: Shm Manual Host Host;
+    shm_manual_from_device: Shm Manual Emulated Host;
+    shm_manual_to_device: Shm Manual Host Emulated;
+    shm_manual_between_devices: Shm Manual Emulated Emulated;
     shm_automatic: Shm Automatic Host Host;
+    shm_automatic_from_device: Shm Automatic Emulated Host;
+    shm_automatic_to_device: Shm Automatic Host Emulated;
+    shm_automatic_between_devices: Shm Automatic Emulated Emulated;
     faulty_udp_manual: FaultyUdp Manual Host Host;
     faulty_udp_automatic: FaultyUdp Automatic Host Host;
 }
