@@ -482,10 +482,14 @@ fn messages_of_device_memory_are_measured_and_verified() {
         let row = bench_row(&shown, bytes);
         assert!(row.len() == 7 && row[1..].iter().all(|cell| cell.parse::<f64>().is_ok()), "{shown}");
     }
-    let output = weft(&[&common[..], &["--link", "shm", "--memory", "host-device", "--op", "read", "--json"]].concat());
+    // Every operation, between every two kinds of memory, over both roads; a line for each size.
+    let output = weft(&[&common[..], &["--json"]].concat());
     let shown = text(&output.stdout);
-    assert_eq!((output.status.code(), shown.lines().count()), (Some(0), 2), "{}", text(&output.stderr));
-    assert!(shown.starts_with(r#"{"test":"device","op":"read","link":"shm","memory":"host-device","kind":"emulated""#));
+    assert_eq!((output.status.code(), shown.lines().count()), (Some(0), 36), "{shown}{}", text(&output.stderr));
+    assert!(
+        shown.starts_with(r#"{"test":"device","op":"send","link":"shm","memory":"device-device","kind":"emulated""#)
+    );
+    assert!(shown.lines().all(|line| line.contains(r#""weft_to_plain_copy_us":"#)), "{shown}");
 
     // A kind that is absent is a clear word, not a crash.
     let absent =

@@ -635,7 +635,30 @@ fn client(task: &Task, side: Side, meeting: &mut Meeting<'_>) -> Outcome<()> {
     if (task.link == LinkKind::Shm) != (local.routes > 0) {
         return Err("the messages did not take the road that was asked for".to_string());
     }
-    meeting.tell(&format!("ways {local:?}"))
+    meeting.tell(&format!("ways {}", ways(&client.side.domain)))
+}
+
+/// Which ways the client's messages took, by the counts that are not zero.
+fn ways(domain: &Domain) -> String {
+    let local = domain.local_statistics();
+    let weft::TransferCounters { staging, staged, .. } = domain.transfer_counters();
+    let counts = [
+        ("whole in the ring", local.eager),
+        ("fragments", local.fragments),
+        ("offered", local.offered),
+        ("straight in the peer's memory", local.direct),
+        ("through the target", local.through_target),
+        ("served", local.served),
+        ("by attach", local.attached),
+        ("copies from the device", staging.out_copies),
+        ("copies to the device", staging.in_copies),
+        ("copies for the link", staged.copies),
+        ("staging buffers that are not pinned", staging.unpinned),
+        ("copies that failed", staging.failures + staged.failures),
+    ];
+    let shown: Vec<String> =
+        counts.into_iter().filter(|(_, count)| *count > 0).map(|(name, count)| format!("{name} {count}")).collect();
+    if shown.is_empty() { "packets alone".to_string() } else { shown.join(", ") }
 }
 
 impl Client<'_> {
