@@ -286,7 +286,7 @@ impl Drop for Inner {
             let start = Instant::now();
             while start.elapsed() < Duration::from_micros(LINGER_MAX_US) {
                 let mut core = nic.lock();
-                core.progress();
+                core.progress_all();
                 let local = core.local.as_ref().map_or(0, |local| local.under_way(self.id));
                 if core.is_abandoned() || core.engine.state().commands + local == 0 {
                     break;

@@ -32,7 +32,7 @@ use weft_core::event::Failure;
 use weft_link::shm::{Broken, Channel, ChannelId, Hello, Node, NodeEvent};
 use weft_mem::{HostMemory, attach};
 
-use crate::limits::LOCAL_POLLED_AT_ONCE;
+use crate::limits::{LOCAL_ATTACH_MIN_BYTES, LOCAL_POLLED_AT_ONCE};
 
 use route::Route;
 use visitor::Visitor;
@@ -111,17 +111,12 @@ enum Way {
 }
 
 impl Local {
-    pub(crate) fn open(
-        address: SocketAddr,
-        session: u32,
-        commands_max: usize,
-        methods: Methods,
-    ) -> std::io::Result<Local> {
+    pub(crate) fn open(address: SocketAddr, session: u32, commands_max: usize) -> std::io::Result<Local> {
         Ok(Local {
             node: Node::open(address)?,
             address,
             session,
-            methods,
+            methods: Methods { attach_from_bytes: usize::MAX },
             commands_max,
             routes: Vec::new(),
             visitors: Vec::new(),
@@ -184,6 +179,9 @@ impl Local {
             words: [place, *canary, 0, 0],
         };
         let channel = self.node.connect(to.socket, &hello).ok()?;
+        // Measured once on each machine, when somebody is there to talk to; then it is read from a file.
+        let measured = weft_mem::calibrate::copy_methods().attach_from_bytes;
+        self.methods.attach_from_bytes = measured.map_or(usize::MAX, |bytes| bytes.max(LOCAL_ATTACH_MIN_BYTES));
         self.statistics.routes += 1;
         self.changed = true;
         Some(insert(&mut self.routes, Box::new(Route::new(channel, endpoint, to, canary))))
