@@ -234,6 +234,29 @@ impl HostMemory {
         self.attached(key)?.1.place()
     }
 
+    /// Copies into an attached buffer that lies in one piece of host memory; false: it does not, or has no such place, and
+    /// nothing was copied.
+    #[inline]
+    pub fn fill(&mut self, key: LocalKey, offset: u64, from: Segment<'_>) -> bool {
+        let Some((_, buffer, _)) = self.attached(key) else { return false };
+        let Some(segment) = buffer.segment() else { return false };
+        let inside = offset.checked_add(from.len() as u64).is_some_and(|end| end <= segment.len() as u64);
+        if !inside || !buffer.is_writable() {
+            return false;
+        }
+        let to = segment.as_iovec().iov_base.cast::<u8>().wrapping_add(offset as usize);
+        // SAFETY: the bytes are inside a buffer that is attached and may be written; who made the segment promised that
+        // it can be read.
+        unsafe { copy::copy(to, from.as_iovec().iov_base.cast(), from.len()) };
+        true
+    }
+
+    /// Whether another buffer can be attached.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.free != NO_SLOT || self.locals.len() < LOCAL_BUFFERS_MAX
+    }
+
     /// Copies a piece out, into memory that is shared with another process.
     #[inline]
     pub fn copy_out(&self, from: Granted, into: SegmentMut<'_>) -> Result<(), Fault> {

@@ -398,6 +398,12 @@ impl Core {
         next
     }
 
+    /// Whether nobody sleeps.
+    #[inline]
+    pub(crate) fn is_unwatched(&self) -> bool {
+        self.armed.is_empty()
+    }
+
     /// Wakes those who have got what they sleep for, and those who sleep longer than they may.
     pub(crate) fn notify(&mut self) {
         if self.armed.is_empty() {

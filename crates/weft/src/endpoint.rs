@@ -9,7 +9,7 @@ use weft_core::address::Address;
 use weft_core::command::{Command, CommandFlags, EndpointId, Operation, PostError, Receive};
 use weft_core::engine::{Bindings, EndpointKind};
 use weft_core::memory::LocalKey;
-use weft_mem::Buffer;
+use weft_mem::{Buffer, Segment};
 
 use crate::completion_queue::CompletionQueue;
 use crate::counter::Counter;
@@ -117,6 +117,14 @@ impl EndpointOptions {
     }
 }
 
+/// Why a command was not done at once.
+enum NotDone<'a> {
+    /// It has to be posted.
+    Later(Payload<'a>),
+    /// It cannot be.
+    Refused(Refused),
+}
+
 /// The bytes of a command.
 pub(crate) enum Payload<'a> {
     /// As the command says already.
@@ -221,11 +229,11 @@ impl Endpoint {
             self.inner.injected.store(true, Ordering::Relaxed);
         }
         let mut core = self.domain().nic().lock();
-        if let Payload::Copy(bytes) = payload
-            && let Some(posted) = core.post_local_copy(&command, bytes)
-        {
-            return posted.map(|()| command.context).map_err(Refused::from);
-        }
+        let payload = match core.do_local_at_once(&mut command, payload) {
+            Ok(()) => return Ok(command.context),
+            Err(NotDone::Refused(refused)) => return Err(refused),
+            Err(NotDone::Later(payload)) => payload,
+        };
         core.attach_payload(&mut command, payload)?;
         if let Some(posted) = core.post_local(&mut command) {
             return match posted {
@@ -313,10 +321,34 @@ impl Core {
         Some(posted)
     }
 
-    /// Posts a command with a copy of its bytes whose peer is on this machine, if that needs no more than the copy.
+    /// Does a command whose peer is on this machine, if that needs no more than a copy of its bytes.
     #[inline]
-    fn post_local_copy(&mut self, command: &Command, bytes: &[u8]) -> Option<Result<(), PostError>> {
-        self.local.as_mut()?.post_copy(&mut self.engine, command, bytes)
+    fn do_local_at_once<'a>(&mut self, command: &mut Command, payload: Payload<'a>) -> Result<(), NotDone<'a>> {
+        let Some(local) = &mut self.local else { return Err(NotDone::Later(payload)) };
+        let bytes = match &payload {
+            Payload::Copy(bytes) => Some(Segment::from_slice(bytes)),
+            Payload::Whole(buffer) if self.engine.memory().has_room() => buffer.segment(),
+            _ => None,
+        };
+        let short = bytes.and_then(|bytes| Some((bytes, u32::try_from(bytes.len()).ok()?)));
+        let Some((bytes, length)) = short else { return Err(NotDone::Later(payload)) };
+        match local.do_at_once(&mut self.engine, command, bytes) {
+            None => return Err(NotDone::Later(payload)),
+            Some(Err(error)) => {
+                let buffer = if let Payload::Whole(buffer) = payload { Some(buffer) } else { None };
+                return Err(NotDone::Refused(Refused { error: error.into(), buffer }));
+            }
+            Some(Ok(())) => command.length = length,
+        }
+        let local = match payload {
+            Payload::Whole(buffer) => self.attach(buffer).unwrap_or(LocalKey::NONE),
+            _ => LocalKey::NONE,
+        };
+        self.engine.report_done(command, local);
+        if !self.is_unwatched() {
+            self.notify();
+        }
+        Ok(())
     }
 
     fn close_local(&mut self, endpoint: EndpointId) {

@@ -48,6 +48,11 @@ pub trait Payload<M> {
     /// Copies those that begin at `offset` into the user's memory, as many as the piece has.
     fn place(&self, memory: &mut M, to: Granted, offset: usize) -> Result<(), Fault>;
 
+    /// Copies all of them into a local buffer, if that is simple; false: it is not, and nothing was copied.
+    fn place_whole(&self, _memory: &mut M, _local: LocalKey, _offset: u64) -> bool {
+        false
+    }
+
     /// Copies all of them into a buffer that has their length.
     fn keep(&self, into: &mut [u8]);
 }
@@ -154,11 +159,6 @@ impl<M: Memory> Engine<M> {
         self.endpoint(endpoint).is_some_and(|endpoint| endpoint.kind == kind)
     }
 
-    /// Whether an endpoint is reliable.
-    pub fn takes_reliable(&self, endpoint: EndpointId) -> bool {
-        self.takes(endpoint, EndpointKind::Reliable)
-    }
-
     /// The endpoint that peers call by a number.
     pub fn endpoint_by_number(&self, number: u32) -> Option<EndpointId> {
         self.endpoint_of.get(&number).copied()
@@ -203,6 +203,9 @@ impl<M: Memory> Engine<M> {
     /// Copies a message into the receive that it matched.
     #[inline]
     fn land(&mut self, landing: &Landing, payload: &impl Payload<M>) -> Result<(), Fault> {
+        if payload.place_whole(&mut self.memory, landing.local, landing.offset) {
+            return Ok(());
+        }
         let (mut done, length) = (0, payload.length() as u64);
         while done < length {
             let piece = self.memory.local(landing.local, landing.offset + done, length - done)?;

@@ -25,12 +25,12 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 
 use weft_core::address::{Address, PeerId};
-use weft_core::command::{Command, CommandFlags, EndpointId, PostError};
+use weft_core::command::{Command, CommandFlags, EndpointId, Level, PostError};
 use weft_core::engine::Engine;
 use weft_core::engine::hall::Arrival;
 use weft_core::event::Failure;
 use weft_link::shm::{Broken, Channel, ChannelId, Hello, Node, NodeEvent};
-use weft_mem::{HostMemory, attach};
+use weft_mem::{HostMemory, Segment, attach};
 
 use crate::limits::{LOCAL_ATTACH_MIN_BYTES, LOCAL_POLLED_AT_ONCE};
 
@@ -218,26 +218,25 @@ impl Local {
         Some(Ok(()))
     }
 
-    /// Does a silent command at once, with bytes that are the caller's: a short message into the ring, a write straight
-    /// into the peer's memory. `None`: that is not possible now.
+    /// Does a command at once, with bytes that are the caller's: a short message into the ring, a write straight into the
+    /// peer's memory. `None`: that is not possible now. `Ok`: it has to be reported as done.
     #[inline]
-    pub(crate) fn post_copy(
+    pub(crate) fn do_at_once(
         &mut self,
         engine: &mut Engine<HostMemory>,
         command: &Command,
-        bytes: &[u8],
+        bytes: Segment<'_>,
     ) -> Option<Result<(), PostError>> {
-        let index = self.route_to(engine, command.endpoint, command.peer)?;
+        let plain = command.level != Level::Delivered && !command.has(CommandFlags::FENCE);
+        // What is injected with a completion has that before it is under way.
+        let injected = command.level == Level::Injected && !command.has(CommandFlags::SILENT);
+        let index = self.route_to(engine, command.endpoint, command.peer).filter(|_| plain && !injected)?;
         let route = self.routes.get_mut(index as usize)?.as_mut()?;
-        if !command.has(CommandFlags::SILENT) || command.has(CommandFlags::FENCE) {
-            return None;
+        // What is done cannot be refused any more.
+        if let Err(error) = engine.admit_done(command) {
+            return Some(Err(error));
         }
-        // The endpoint's kind is checked first: what is done cannot be refused.
-        let endpoint = command.endpoint;
-        if !engine.takes_reliable(endpoint) || !route.do_at_once(command, bytes, &mut self.statistics) {
-            return None;
-        }
-        Some(engine.admit_done(command))
+        route.do_at_once(command, bytes, &mut self.statistics).then_some(Ok(()))
     }
 
     /// What peers have brought, and what has found room. True: something happened.

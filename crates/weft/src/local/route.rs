@@ -138,20 +138,28 @@ impl Route {
         Ok(())
     }
 
-    /// Does a silent command with the caller's own bytes, if nothing is in the way.
+    /// Does a command with the caller's own bytes, if nothing is in the way.
     #[inline]
-    pub(super) fn do_at_once(&mut self, command: &Command, bytes: &[u8], statistics: &mut LocalStatistics) -> bool {
+    pub(super) fn do_at_once(
+        &mut self,
+        command: &Command,
+        bytes: Segment<'_>,
+        statistics: &mut LocalStatistics,
+    ) -> bool {
         if !self.queue.is_empty() || !self.accepted {
             return false;
         }
         match command.operation {
             Operation::Send | Operation::TaggedSend if bytes.len() <= INLINE_MAX_BYTES => {
-                let done = self.channel.sender().push(&send_record(command, bytes.len() as u32), bytes).is_ok();
+                let mut copy = [0; INLINE_MAX_BYTES];
+                let payload = copy.get_mut(..bytes.len()).unwrap_or_default();
+                let record = send_record(command, bytes.len() as u32);
+                let done = bytes.copy_to(payload) && self.channel.sender().push(&record, payload).is_ok();
                 statistics.eager += u64::from(done);
                 done
             }
             Operation::Write if !command.has(CommandFlags::IMMEDIATE) => {
-                let done = self.attachments.write_bytes(&self.channel, command, bytes);
+                let done = self.attachments.write_whole(&self.channel, command, bytes);
                 statistics.direct += u64::from(done);
                 done
             }
