@@ -25,7 +25,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 
 use weft_core::address::{Address, PeerId};
-use weft_core::command::{Command, CommandFlags, EndpointId, Level, PostError};
+use weft_core::command::{Command, CommandFlags, EndpointId, Level, Operation, PostError};
 use weft_core::engine::Engine;
 use weft_core::engine::hall::Arrival;
 use weft_core::event::Failure;
@@ -227,7 +227,8 @@ impl Local {
         command: &Command,
         bytes: Segment<'_>,
     ) -> Option<Result<(), PostError>> {
-        let plain = command.level != Level::Delivered && !command.has(CommandFlags::FENCE);
+        let simple = matches!(command.operation, Operation::Send | Operation::TaggedSend | Operation::Write);
+        let plain = simple && command.level != Level::Delivered && !command.has(CommandFlags::FENCE);
         // What is injected with a completion has that before it is under way.
         let injected = command.level == Level::Injected && !command.has(CommandFlags::SILENT);
         let index = self.route_to(engine, command.endpoint, command.peer).filter(|_| plain && !injected)?;
