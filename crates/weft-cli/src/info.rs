@@ -54,8 +54,6 @@ fn kinds() -> Vec<KindOfMemory> {
 /// How long messages are copied between processes of this machine, and what was measured to decide that.
 fn copies() -> Vec<String> {
     let mut lines = calibrate::copy_methods().describe();
-    // Until domains are opened with the methods that were measured.
-    lines.push("the library does not follow this yet: it copies in pieces through shared memory".to_string());
     lines.push(format!("cross-memory attach: {}", attach()));
     lines
 }
