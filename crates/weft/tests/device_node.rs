@@ -4,7 +4,6 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::indexing_slicing,
-    clippy::panic,
     reason = "clippy.toml allows them in tests, but not in the functions that tests call"
 )]
 
@@ -13,10 +12,12 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use weft::device::{Handle, Kind, Place, emulated, operations};
-use weft::link::shm::{Channel, Hello, Node as LinkNode, Record};
+use weft::link::shm::{Channel, Hello, Node as LinkNode, NodeEvent, Record};
 use weft::{
     Access, Address, Buffer, Completion, CompletionQueue, Domain, Endpoint, Fabric, Failure, LocalStatistics,
     MemoryRegion, PeerId, Progress, RemoteAddress, raw,
@@ -36,7 +37,8 @@ const VERIFY: u64 = 4;
 const DEREGISTER: u64 = 5;
 const STATISTICS: u64 = 6;
 const SEND: u64 = 7;
-const EXIT: u64 = 8;
+const HOLD: u64 = 8;
+const EXIT: u64 = 9;
 
 struct Node {
     domain: Domain,
@@ -62,8 +64,23 @@ impl Node {
     }
 }
 
+/// Bytes that tell where they are, and of which message.
 fn pattern(seed: u64, length: usize) -> Vec<u8> {
-    (0..length).map(|i| (i as u64 * 13 + i as u64 / 253 + seed * 7) as u8).collect()
+    let block: Vec<u8> = (0..65_521).map(|i: u64| (i * 13 + i / 253 + seed * 7) as u8).collect();
+    let mut bytes = Vec::with_capacity(length + block.len());
+    for index in 0..length.div_ceil(block.len()) {
+        let start = bytes.len();
+        bytes.extend_from_slice(&block);
+        bytes[start] ^= index as u8;
+    }
+    bytes.truncate(length);
+    bytes
+}
+
+/// One test at a time: some count what the whole process has open.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn place(code: u64) -> Place {
@@ -202,6 +219,16 @@ fn the_other_process() {
                 node.endpoint.send(peer, part(&memory, length)).unwrap();
                 tell(&mut socket, &[1]);
             }
+            HOLD => {
+                // Takes the region of a key, says that it is busy there, and never lets go.
+                let mut liar = Liar::new(Address::from_bytes(&bytes));
+                let record = Record { kind: ATTACH, flags: 0, words: [0, 0, 7 << 32, seed] };
+                liar.channel.sender().push(&record, &[]).unwrap();
+                let word = liar.granted();
+                liar.channel.shared_word(word + 1).store(2, Ordering::SeqCst);
+                tell(&mut socket, &[1]);
+                let [_] = hear(&mut socket);
+            }
             _ => break,
         }
     }
@@ -209,6 +236,7 @@ fn the_other_process() {
 
 #[test]
 fn messages_between_all_places() {
+    let _alone = alone();
     for (from, to) in [(1, 2), (1, 1), (1, 0), (0, 1)] {
         let node = Node::new();
         let (mut other, peer) = Other::start(&node);
@@ -249,6 +277,7 @@ fn messages_between_all_places() {
 
 #[test]
 fn an_allocation_in_use_is_opened_once() {
+    let _alone = alone();
     let node = Node::new();
     let (mut other, peer) = Other::start(&node);
     let memory = on(HERE, &pattern(3, 20_000));
@@ -266,6 +295,7 @@ fn an_allocation_in_use_is_opened_once() {
 
 #[test]
 fn writes_and_reads_between_all_places() {
+    let _alone = alone();
     for (from, to) in [(1, 2), (1, 1), (1, 0), (0, 1)] {
         let node = Node::new();
         let (mut other, peer) = Other::start(&node);
@@ -307,6 +337,7 @@ fn writes_and_reads_between_all_places() {
 
 #[test]
 fn a_deregistered_region_is_closed_and_refused() {
+    let _alone = alone();
     let node = Node::new();
     let (mut other, peer) = Other::start(&node);
     let memory = on(HERE, &pattern(5, 1 << 20));
@@ -338,13 +369,72 @@ fn a_deregistered_region_is_closed_and_refused() {
     other.finish();
 }
 
-/// Mappings that this process has of others' memory. Tests that count them must not run beside others that have some.
+/// Mappings that this process has of others' memory.
 fn emulated_imports() -> u64 {
     emulated::statistics().imports
 }
 
 #[test]
+fn what_nobody_fetches_can_be_cancelled() {
+    let _alone = alone();
+    let node = Node::new();
+    let (mut other, peer) = Other::start(&node);
+    let memory = on(HERE, &pattern(6, 1 << 20));
+    for _ in 0..10 {
+        let context = node.endpoint.send(peer, part(&memory, 1 << 20)).unwrap();
+        node.endpoint.cancel(context);
+        let ended = node.next();
+        assert_eq!((ended.context, ended.result), (context, Err(Failure::Cancelled)));
+    }
+    let [1] = other.ask([RECEIVE, 1, 1 << 20, 0]) else { panic!() };
+    node.endpoint.send(peer, part(&memory, 1 << 20)).unwrap();
+    assert_eq!(other.ask([CHECK, 0, 1 << 20, 6]), [1]);
+    node.next().ok().unwrap();
+    other.finish();
+}
+
+#[test]
+fn a_peer_that_does_not_let_go_loses_its_channel() {
+    let _alone = alone();
+    let node = Node::new();
+    let (mut other, _) = Other::start(&node);
+    let region = node.domain.register(on(HERE, &[1; 4096]), Access::REMOTE).unwrap();
+    assert_eq!(other.ask([HOLD, 0, 0, region.key()]), [1]);
+    // It ends, though the peer says that it is at it.
+    drop(region);
+    assert_eq!(node.statistics().held, 1);
+    tell(&mut other.socket, &[0]);
+    other.finish();
+}
+
+#[test]
+fn what_cannot_be_opened_by_others_goes_through_slots_or_the_host() {
+    let _alone = alone();
+    let node = Node::new();
+    let (mut other, peer) = Other::start(&node);
+    let (source, device) = (on(HERE, &pattern(4, 1 << 20)), operations(Kind::Emulated).unwrap());
+    let base = device.import(&exported(&source)).unwrap();
+    // SAFETY: it is released below, behind its last use.
+    let memory = unsafe { raw::Memory::from_device_raw(HERE, base as *mut u8, 1 << 20, true).unwrap() };
+    for (round, length) in [20_000, 20_000, 20_000, 1 << 20, 64 << 10].into_iter().enumerate() {
+        let [1] = other.ask([RECEIVE, 2, length as u64, 0]) else { panic!() };
+        node.endpoint.send(peer, part(&memory, length)).unwrap();
+        assert_eq!(other.ask([CHECK, 0, length as u64, 4]), [1], "round {round}");
+        drop(node.next().ok().unwrap());
+    }
+    let here = node.statistics();
+    let [by_handle, bounced, ..] = other.statistics();
+    assert_eq!((by_handle, bounced), (0, here.bounced));
+    assert!(here.bounced >= 2 && here.staged >= 1 && here.bounced + here.staged == 5, "{here:?}");
+    other.finish();
+    drop((memory, node));
+    // SAFETY: nobody uses it any more.
+    unsafe { device.release(base).unwrap() };
+}
+
+#[test]
 fn a_peer_that_is_killed_harms_nobody() {
+    let _alone = alone();
     let node = Node::new();
     let (mut friend, to_friend) = Other::start(&node);
     for round in 0..6 {
@@ -401,6 +491,7 @@ fn a_peer_that_is_killed_harms_nobody() {
 
 #[test]
 fn memory_that_is_freed_and_used_again_is_noticed() {
+    let _alone = alone();
     let node = Node::new();
     let (mut other, peer) = Other::start(&node);
     let (mut addresses, mut again) = (Vec::new(), 0);
@@ -432,6 +523,7 @@ fn memory_that_is_freed_and_used_again_is_noticed() {
 
 const OFFER: u8 = 4;
 const DATA: u8 = 5;
+const ATTACH: u8 = 11;
 const BY_HANDLE: u8 = 32;
 const PULL: u8 = 2;
 const ANSWER: u8 = 1;
@@ -455,8 +547,7 @@ struct Liar {
 }
 
 impl Liar {
-    fn new(node: &Node) -> Liar {
-        let to = node.endpoint.address();
+    fn new(to: Address) -> Liar {
         let own = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let mut link = LinkNode::open(own).unwrap();
         let session = Fabric::new("device-node").unwrap().session_id();
@@ -471,6 +562,21 @@ impl Liar {
         let payload: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         let record = Record { kind: OFFER, flags: BY_HANDLE, words: [0, 0, length, 0] };
         self.channel.sender().push(&record, &payload).unwrap();
+    }
+
+    /// The word of the region that it is given.
+    fn granted(&mut self) -> usize {
+        let start = Instant::now();
+        loop {
+            let mut events = Vec::new();
+            let _ = self.link.poll(&mut events);
+            for event in events {
+                if let NodeEvent::Note { bytes, .. } = event {
+                    return u32::from_le_bytes(bytes[36..40].try_into().unwrap()) as usize;
+                }
+            }
+            assert!(start.elapsed() < PATIENCE, "hangs");
+        }
     }
 
     /// The next answer that is not a welcome.
@@ -492,6 +598,7 @@ impl Liar {
 
 #[test]
 fn lying_handles_are_refused() {
+    let _alone = alone();
     let node = Node::new();
     let good = on(HERE, &pattern(1, 100_000));
     let file = || OwnedFd::from(File::open("/dev/zero").unwrap());
@@ -523,7 +630,7 @@ fn lying_handles_are_refused() {
     let id = exported(&good).id;
     let imports = emulated_imports();
     for (lie, bytes, descriptor) in lies {
-        let mut liar = Liar::new(&node);
+        let mut liar = Liar::new(node.endpoint.address());
         let before = node.statistics();
         let memory = on(THERE, &[0xEE; 20_000]);
         node.endpoint.receive(part(&memory, 20_000)).unwrap();
@@ -546,7 +653,7 @@ fn lying_handles_are_refused() {
     }
     assert_eq!(emulated_imports(), imports);
     // An honest one, before and behind its handle; and references to what is not inside.
-    let mut liar = Liar::new(&node);
+    let mut liar = Liar::new(node.endpoint.address());
     let memory = on(THERE, &[0xEE; 20_000]);
     for late in [true, false] {
         node.endpoint.receive(part(&memory, 20_000)).unwrap();

@@ -469,16 +469,24 @@ impl Pulls {
         busy
     }
 
-    /// The channel ends: gives the copies that go on, which have to be asked about until they are done.
-    pub(super) fn close(&mut self, engine: &mut Engine<HostMemory>, orphans: &mut Vec<Copying>) {
+    /// The channel is about to end: waits for the copies. Its initiator may free the memory when it hears of it.
+    pub(super) fn close(&mut self, engine: &mut Engine<HostMemory>) {
         self.waiting.clear();
         for going in self.going.drain(..) {
-            // Waits for copies into it.
+            finish(engine.memory_mut(), &going.copies);
             going.kept.map(|(key, _)| engine.memory_mut().take(key));
-            orphans.extend(going.copies);
         }
         self.pools.clear();
         self.handles.close_channel(self.channel);
+    }
+}
+
+/// Waits for copies, whose results are not wanted any more.
+fn finish(memory: &mut HostMemory, copies: &[Copying]) {
+    for copy in copies {
+        while memory.is_copied(copy) == Ok(false) {
+            std::thread::yield_now();
+        }
     }
 }
 
@@ -587,8 +595,9 @@ impl Reaching {
         self.copies.is_empty().then_some(self.result)
     }
 
-    pub(super) fn into_copies(self) -> Vec<Copying> {
-        self.copies
+    /// The channel is about to end: waits. The target may deregister the memory when it hears of it.
+    pub(super) fn finish(&self, memory: &mut HostMemory) {
+        finish(memory, &self.copies);
     }
 }
 
@@ -634,4 +643,35 @@ pub(super) fn reach(memory: &mut HostMemory, command: &Command, imported: &Arc<I
         done += piece.length;
     }
     if going.copies.is_empty() { Reached::Done(going.result) } else { Reached::Going(going) }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn references_come_back() {
+        let reference = Reference { place: Place::new(Kind::Cuda, 7), id: u64::MAX, offset: 1 << 40 };
+        assert_eq!(Reference::from_bytes(&reference.to_bytes()), Some(reference));
+        assert_eq!(Reference::from_bytes(&reference.to_bytes()[1..]), None);
+        let host = Reference { place: Place::HOST, ..reference };
+        assert_eq!(Reference::from_bytes(&host.to_bytes()), None, "the host's memory has no handles");
+    }
+
+    proptest! {
+        #[test]
+        fn notes_are_read_whatever_they_are(bytes in proptest::collection::vec(any::<u8>(), NOTE_BYTES), tag in 0u8..6) {
+            let mut bytes = bytes;
+            bytes[..8].copy_from_slice(&u64::from(tag).to_le_bytes());
+            bytes[8..16].copy_from_slice(&place_word(Place::new(Kind::Emulated, 1)).to_le_bytes());
+            let note = Note::parse(&bytes, Vec::new());
+            prop_assert_eq!(note.is_some(), (1..=4).contains(&tag));
+            if let Some(Note::Handle(handle)) = note {
+                prop_assert!(open(&handle).is_none(), "nothing is behind it");
+            }
+            prop_assert!(Note::parse(&bytes[1..], Vec::new()).is_none());
+        }
+    }
 }

@@ -29,14 +29,14 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
 use weft_core::address::{Address, PeerId};
-use weft_core::command::{Command, EndpointId, PostError};
+use weft_core::command::{Command, CommandFlags, EndpointId, Level, Operation, PostError};
 use weft_core::engine::Engine;
 use weft_core::engine::hall::Arrival;
 use weft_core::event::Failure;
 use weft_link::shm::{Broken, Channel, ChannelId, Hello, Node, NodeEvent};
-use weft_mem::{Copying, HostMemory, attach};
+use weft_mem::{HostMemory, Segment, attach};
 
-use crate::limits::LOCAL_POLLED_AT_ONCE;
+use crate::limits::{LOCAL_ATTACH_MIN_BYTES, LOCAL_POLLED_AT_ONCE};
 
 use attachment::Left;
 use handle::{Handles, Note};
@@ -118,8 +118,6 @@ pub(crate) struct Local {
     events: Vec<NodeEvent>,
     statistics: LocalStatistics,
     handles: Handles,
-    /// Copies by devices whose channel ended: each has to be asked about until it is done.
-    orphans: Vec<Copying>,
     /// Where the next look at many channels begins.
     cursor: usize,
     /// Something that sleepers know nothing of: they have to look, and say anew that they sleep.
@@ -134,17 +132,12 @@ enum Way {
 }
 
 impl Local {
-    pub(crate) fn open(
-        address: SocketAddr,
-        session: u32,
-        commands_max: usize,
-        methods: Methods,
-    ) -> std::io::Result<Local> {
+    pub(crate) fn open(address: SocketAddr, session: u32, commands_max: usize) -> std::io::Result<Local> {
         Ok(Local {
             node: Node::open(address)?,
             address,
             session,
-            methods,
+            methods: Methods { attach_from_bytes: usize::MAX },
             commands_max,
             routes: Vec::new(),
             visitors: Vec::new(),
@@ -152,7 +145,6 @@ impl Local {
             events: Vec::new(),
             statistics: LocalStatistics::default(),
             handles: Handles::default(),
-            orphans: Vec::new(),
             cursor: 0,
             changed: false,
         })
@@ -209,6 +201,9 @@ impl Local {
             words: [place, *canary, 0, 0],
         };
         let channel = self.node.connect(to.socket, &hello).ok()?;
+        // Measured once on each machine, when somebody is there to talk to; then it is read from a file.
+        let measured = weft_mem::calibrate::copy_methods().attach_from_bytes;
+        self.methods.attach_from_bytes = measured.map_or(usize::MAX, |bytes| bytes.max(LOCAL_ATTACH_MIN_BYTES));
         self.statistics.routes += 1;
         self.changed = true;
         Some(insert(&mut self.routes, Box::new(Route::new(channel, endpoint, to, canary))))
@@ -223,14 +218,17 @@ impl Local {
 
     /// Takes a command if its peer is on this machine; `None`: it goes as packets.
     #[inline]
-    pub(crate) fn post(&mut self, engine: &mut Engine<HostMemory>, command: &Command) -> Option<Result<(), PostError>> {
+    pub(crate) fn post(
+        &mut self,
+        engine: &mut Engine<HostMemory>,
+        command: &mut Command,
+    ) -> Option<Result<(), PostError>> {
         let index = self.route_to(engine, command.endpoint, command.peer)?;
         let route = self.routes.get_mut(index as usize)?.as_mut()?;
         if route.under_way() >= self.commands_max {
             return Some(Err(PostError::QueueFull));
         }
-        let mut command = *command;
-        if let Err(error) = engine.admit(&mut command) {
+        if let Err(error) = engine.admit(command) {
             return Some(Err(error));
         }
         if route.submit(engine, command, &self.methods, &mut self.statistics).is_err() {
@@ -240,6 +238,28 @@ impl Local {
             self.changed |= route.wants_room() || route.is_reaching();
         }
         Some(Ok(()))
+    }
+
+    /// Does a command at once, with bytes that are the caller's: a short message into the ring, a write straight into the
+    /// peer's memory. `None`: that is not possible now. `Ok`: it has to be reported as done.
+    #[inline]
+    pub(crate) fn do_at_once(
+        &mut self,
+        engine: &mut Engine<HostMemory>,
+        command: &Command,
+        bytes: Segment<'_>,
+    ) -> Option<Result<(), PostError>> {
+        let simple = matches!(command.operation, Operation::Send | Operation::TaggedSend | Operation::Write);
+        let plain = simple && command.level != Level::Delivered && !command.has(CommandFlags::FENCE);
+        // What is injected with a completion has that before it is under way.
+        let injected = command.level == Level::Injected && !command.has(CommandFlags::SILENT);
+        let index = self.route_to(engine, command.endpoint, command.peer).filter(|_| plain && !injected)?;
+        let route = self.routes.get_mut(index as usize)?.as_mut()?;
+        // What is done cannot be refused any more.
+        if let Err(error) = engine.admit_done(command) {
+            return Some(Err(error));
+        }
+        route.do_at_once(command, bytes, &mut self.statistics).then_some(Ok(()))
     }
 
     /// What peers have brought, and what has found room. True: something happened.
@@ -282,9 +302,6 @@ impl Local {
             }
         }
         self.cursor = self.cursor.wrapping_add(LOCAL_POLLED_AT_ONCE);
-        if !self.orphans.is_empty() {
-            self.orphans.retain(|copy| engine.memory_mut().is_copied(copy) == Ok(false));
-        }
         if engine.has_matched() {
             self.matched(engine);
             busy = true;
@@ -431,7 +448,7 @@ impl Local {
 
     fn end_visitor(&mut self, engine: &mut Engine<HostMemory>, index: usize) {
         let Some(mut visitor) = self.visitors.get_mut(index).and_then(Option::take) else { return };
-        visitor.fail(engine, &mut self.orphans);
+        visitor.fail(engine);
         self.node.close(visitor.channel.id());
         shorten(&mut self.visitors);
     }
@@ -442,7 +459,7 @@ impl Local {
         for ways in &mut self.ways {
             ways.retain(|(_, way)| *way != Way::Route(index as u32));
         }
-        route.fail(engine, failure, &mut self.orphans);
+        route.fail(engine, failure);
         self.handles.close_channel(route.channel.id());
         self.node.close(route.channel.id());
         shorten(&mut self.routes);
@@ -505,7 +522,7 @@ impl Local {
     /// Says to all peers that this process sleeps: they wake it through [`Local::descriptor`]. False: there is something
     /// to do after all. It is never taken back: a peer that wakes somebody who is awake does so once.
     pub(crate) fn prepare_sleep(&mut self) -> bool {
-        let mut asleep = self.orphans.is_empty();
+        let mut asleep = true;
         for visitor in self.visitors.iter_mut().flatten() {
             // What is blocked wakes when the user makes room, not when the peer does something.
             let (sender_wants, blocked) = (visitor.wants_room(), visitor.blocked);

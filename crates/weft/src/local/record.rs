@@ -181,7 +181,7 @@ impl Spans {
 }
 
 /// Failures that a target can name, by their code; the code of success is 0.
-const FAILURES: [Failure; 8] = [
+const FAILURES: [Failure; 9] = [
     Failure::AccessRefused,
     Failure::LengthError,
     Failure::NoSuchEndpoint,
@@ -189,6 +189,7 @@ const FAILURES: [Failure; 8] = [
     Failure::ProtocolError,
     Failure::Aborted,
     Failure::OperationFailed,
+    Failure::Cancelled,
     Failure::OutcomeUnknown,
 ];
 

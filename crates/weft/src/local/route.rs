@@ -11,7 +11,7 @@ use weft_link::limits::{INLINE_MAX_BYTES, PAYLOAD_MAX_BYTES};
 use weft_link::shm::{Broken, Channel, PushError, Record, Sender};
 use weft_mem::attach::Span;
 use weft_mem::device::Handle;
-use weft_mem::{Copying, HostMemory, Segment, SegmentMut};
+use weft_mem::{HostMemory, Segment, SegmentMut};
 
 use super::attachment::Attachments;
 use super::bounce::{self, Bounces};
@@ -70,6 +70,8 @@ enum State {
     Answer,
     /// Until the target wants it. It may be reading it already if it was told where it lies.
     Offered { readable: bool },
+    /// The same, and the target was asked to forget it. It says whether it has, or fetches it nevertheless.
+    Withdrawn,
     /// The target copies it out of a bounce buffer.
     Bounced { slot: u32 },
     /// The target wants it: this much has been sent.
@@ -137,23 +139,52 @@ impl Route {
     pub(super) fn submit(
         &mut self,
         engine: &mut Engine<HostMemory>,
-        command: Command,
+        command: &Command,
         methods: &Methods,
         statistics: &mut LocalStatistics,
     ) -> Result<(), Broken> {
         if !self.queue.is_empty() {
-            self.queue.push_back(command);
+            self.queue.push_back(*command);
             return self.pump(engine, methods, statistics).map(|_| ());
         }
-        match self.attempt(engine, &command, None, methods, statistics)? {
+        match self.attempt(engine, command, None, methods, statistics)? {
             Attempt::Taken => {}
             Attempt::Part(started) => {
                 self.begun = Some(started);
-                self.queue.push_back(command);
+                self.queue.push_back(*command);
             }
-            Attempt::Full => self.queue.push_back(command),
+            Attempt::Full => self.queue.push_back(*command),
         }
         Ok(())
+    }
+
+    /// Does a command with the caller's own bytes, if nothing is in the way.
+    #[inline]
+    pub(super) fn do_at_once(
+        &mut self,
+        command: &Command,
+        bytes: Segment<'_>,
+        statistics: &mut LocalStatistics,
+    ) -> bool {
+        if !self.queue.is_empty() || !self.accepted {
+            return false;
+        }
+        match command.operation {
+            Operation::Send | Operation::TaggedSend if bytes.len() <= INLINE_MAX_BYTES => {
+                let mut copy = [0; INLINE_MAX_BYTES];
+                let payload = copy.get_mut(..bytes.len()).unwrap_or_default();
+                let record = send_record(command, bytes.len() as u32);
+                let done = bytes.copy_to(payload) && self.channel.sender().push(&record, payload).is_ok();
+                statistics.eager += u64::from(done);
+                done
+            }
+            Operation::Write if !command.has(CommandFlags::IMMEDIATE) => {
+                let done = self.attachments.write_whole(&self.channel, command, bytes);
+                statistics.direct += u64::from(done);
+                done
+            }
+            _ => false,
+        }
     }
 
     /// Answers in, and what has found room out. True: something happened.
@@ -809,7 +840,7 @@ impl Route {
                 }
             }
             (Response::Pull, Some(waiting))
-                if matches!(waiting.state, State::Offered { .. } | State::Bounced { .. }) =>
+                if matches!(waiting.state, State::Offered { .. } | State::Withdrawn | State::Bounced { .. }) =>
             {
                 if let State::Bounced { slot } = waiting.state {
                     self.bounces.refused(slot);
@@ -875,7 +906,10 @@ impl Route {
         let offered = |waiting: &Waiting| {
             waiting.command.context == context && waiting.state == State::Offered { readable: false }
         };
-        let Some(token) = self.waiting.find(offered) else { return false };
+        let Some(token) = self.waiting.find(offered) else {
+            self.ask_back(context);
+            return false;
+        };
         let words = [0, 0, record::length_and_token(0, token), 0];
         if self.channel.sender().push(&Request::Withdraw.record(0, words), &[]).is_err() {
             return false;
@@ -886,9 +920,23 @@ impl Route {
         true
     }
 
+    /// Asks the target to forget a message that it may be reading already: then its answer is that it was cancelled.
+    fn ask_back(&mut self, context: u64) {
+        let readable = |waiting: &Waiting| {
+            waiting.command.context == context && waiting.state == State::Offered { readable: true }
+        };
+        let Some(token) = self.waiting.find(readable) else { return };
+        let words = [0, 0, record::length_and_token(0, token), 0];
+        if self.channel.sender().push(&Request::Withdraw.record(0, words), &[]).is_ok()
+            && let Some(waiting) = self.waiting.get_mut(token)
+        {
+            waiting.state = State::Withdrawn;
+        }
+    }
+
     /// The channel ends: so does everything that was to go, or went, through it.
-    pub(super) fn fail(&mut self, engine: &mut Engine<HostMemory>, failure: Failure, orphans: &mut Vec<Copying>) {
-        orphans.extend(self.reaching.drain(..).flat_map(Reaching::into_copies));
+    pub(super) fn fail(&mut self, engine: &mut Engine<HostMemory>, failure: Failure) {
+        self.reaching.drain(..).for_each(|reaching| reaching.finish(engine.memory_mut()));
         let queued = self.queue.drain(..).chain(self.unconfirmed.drain(..));
         for command in queued {
             engine.report(&command, Err(failure));
@@ -908,6 +956,13 @@ impl Route {
 fn offer_flags(command: &Command) -> u8 {
     let tagged = if command.operation == Operation::TaggedSend { record::TAGGED } else { 0 };
     flags_of(command) | record::HANDLE | tagged
+}
+
+/// The record of a whole message.
+#[inline]
+fn send_record(command: &Command, length: u32) -> Record {
+    let tagged = if command.operation == Operation::TaggedSend { record::TAGGED } else { 0 };
+    Request::Send.record(flags_of(command) | tagged, [command.address, command.immediate, u64::from(length), 0])
 }
 
 fn flags_of(command: &Command) -> u8 {

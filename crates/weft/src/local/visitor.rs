@@ -7,7 +7,7 @@ use weft_core::engine::Engine;
 use weft_core::engine::hall::{Arrival, ArrivalId, Begun, Delivery, MatchedArrival, Payload, Room};
 use weft_core::event::Failure;
 use weft_core::limits::ATOMIC_MAX_BYTES;
-use weft_core::memory::{Access, Fault, Granted, Memory};
+use weft_core::memory::{Access, Fault, Granted, LocalKey, Memory};
 use weft_link::shm::{Broken, Channel, PushError, Record};
 use weft_mem::attach::{self, Span, TransferError};
 use weft_mem::{HostMemory, Segment};
@@ -128,6 +128,11 @@ impl Payload<HostMemory> for Bytes<'_> {
     fn place(&self, memory: &mut HostMemory, to: Granted, offset: usize) -> Result<(), Fault> {
         let part = self.0.part(offset, to.length as usize).ok_or(Fault::OutOfBounds)?;
         memory.copy_in(to, part)
+    }
+
+    #[inline]
+    fn place_whole(&self, memory: &mut HostMemory, local: LocalKey, offset: u64) -> bool {
+        memory.fill(local, offset, self.0)
     }
 
     fn keep(&self, into: &mut [u8]) {
@@ -270,7 +275,7 @@ impl Visitor {
             Request::More => self.more(engine)?,
             Request::Offer => self.offered(engine, &record)?,
             Request::Data => self.data(engine, &record)?,
-            Request::Withdraw => self.withdraw(engine, record::token_of(&record)),
+            Request::Withdraw => self.withdraw(engine, record::token_of(&record))?,
             Request::Abort => self.abort(engine, record.words[0]),
             Request::Write => self.write(engine, &record)?,
             Request::Read => self.read(engine, &record)?,
@@ -551,13 +556,18 @@ impl Visitor {
         Ok(Outcome::Taken)
     }
 
-    /// The peer takes an offer back that was not pulled yet.
-    fn withdraw(&mut self, engine: &mut Engine<HostMemory>, token: u32) -> Outcome {
+    /// The peer takes an offer back that was not pulled yet. One that could be read it gives up only when it is told so.
+    fn withdraw(&mut self, engine: &mut Engine<HostMemory>, token: u32) -> Result<Outcome, Broken> {
         let withdrawn = |offer: &Option<Offer>| offer.as_ref().is_some_and(|o| o.token == token && !o.pulled);
         if let Some(index) = self.offers.iter().position(withdrawn) {
+            let readable = |offer: &Offer| offer.spans.is_some() || offer.reference.is_some();
+            let waits = self.offers.get(index).and_then(Option::as_ref).is_some_and(readable);
             self.abort(engine, index as u64);
+            if waits {
+                self.answer(token, Err(Failure::Cancelled))?;
+            }
         }
-        Outcome::Taken
+        Ok(Outcome::Taken)
     }
 
     /// A message does not come after all.
@@ -792,7 +802,8 @@ impl Visitor {
             return Ok(());
         }
         statistics.attached += u64::from(copied.is_ok());
-        let failed = copied.err().map(|error| match error {
+        let settled = engine.memory_mut().settle();
+        let failed = copied.err().or_else(|| settled.err().map(TransferError::Local)).map(|error| match error {
             TransferError::Local(fault) => (fault, true),
             _ => (Fault::Failed, false),
         });
@@ -820,8 +831,8 @@ impl Visitor {
     }
 
     /// The peer is gone: what it began does not end well.
-    pub(super) fn fail(&mut self, engine: &mut Engine<HostMemory>, orphans: &mut Vec<weft_mem::Copying>) {
-        self.pulls.close(engine, orphans);
+    pub(super) fn fail(&mut self, engine: &mut Engine<HostMemory>) {
+        self.pulls.close(engine);
         match std::mem::replace(&mut self.incoming, Incoming::Nothing) {
             Incoming::Message { id, .. } => engine.end_arrival(id, Err(Failure::Aborted)),
             Incoming::Write { write, .. } if write.immediate.is_some() => {
