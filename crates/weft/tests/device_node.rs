@@ -265,9 +265,9 @@ fn messages_between_all_places() {
         if from == 0 {
             assert_eq!((by_handle, bounced, opened, refused), (0, 0, 0, 0));
         } else {
-            // Six long ones; of the nine of middle length all but those that came before the slots were opened.
+            // Six long ones; those of middle length from when on the slots were opened.
             assert_eq!(by_handle, 6, "{here:?}");
-            assert!(bounced >= 6 && bounced == here.bounced, "{bounced} {here:?}");
+            assert!(bounced >= 1 && bounced == here.bounced, "{bounced} {here:?}");
             assert_eq!(refused, 0);
             assert!(here.staged >= 9, "the short ones went through the host: {here:?}");
         }
