@@ -249,17 +249,18 @@ fn messages_between_all_places() {
                 let [1] = other.ask([RECEIVE, to, length as u64, 0]) else { panic!() };
             }
             node.endpoint.send(peer, part(&memory, length)).unwrap();
-            if !early {
-                if length <= 64 << 10 {
-                    node.next().ok().unwrap();
-                }
+            let waits = !early && length > 64 << 10;
+            if waits {
+                let [1] = other.ask([RECEIVE, to, length as u64, 0]) else { panic!() };
+            }
+            node.next().ok().unwrap();
+            // What is sent may be used again.
+            memory.write(0, &vec![0xDD; length]).unwrap();
+            if !early && !waits {
                 let [1] = other.ask([RECEIVE, to, length as u64, 0]) else { panic!() };
             }
             let [right] = other.ask([CHECK, 0, length as u64, seed]);
             assert_eq!(right, 1, "{length} bytes from {} to {}", place(from), place(to));
-            if early || length > 64 << 10 {
-                node.next().ok().unwrap();
-            }
         }
         let ([by_handle, bounced, _, opened, refused, _], here) = (other.statistics(), node.statistics());
         if from == 0 {
