@@ -281,7 +281,8 @@ impl DomainBuilder {
             Road::Packets => None,
             Road::Automatic => {
                 // Not measured here: only what the environment says.
-                let told = std::env::var_os("WEFT_COPY").and_then(|_| weft_mem::calibrate::copy_methods().attach_from_bytes);
+                let told =
+                    std::env::var_os("WEFT_COPY").and_then(|_| weft_mem::calibrate::copy_methods().attach_from_bytes);
                 let methods = Methods { attach_from_bytes: told.unwrap_or(usize::MAX) };
                 // Without it everything goes as packets: a second domain on the same port cannot have the name.
                 Local::open(link.local(), self.fabric.session_id(), self.config.commands_max, methods).ok()

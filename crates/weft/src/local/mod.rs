@@ -32,7 +32,9 @@ use weft_core::event::Failure;
 use weft_link::shm::{Broken, Channel, ChannelId, Hello, Node, NodeEvent};
 use weft_mem::{HostMemory, attach};
 
-use crate::limits::LOCAL_POLLED_AT_ONCE;
+use weft_link::limits::{RING_NEAR_SLOTS, RING_SLOTS};
+
+use crate::limits::{LOCAL_POLLED_AT_ONCE, LOCAL_RECORDS_PER_ROUND};
 
 use route::Route;
 use visitor::Visitor;
@@ -122,7 +124,7 @@ impl Local {
             address,
             session,
             methods,
-            commands_max,
+            commands_max: commands_max.min(route::WAITING_MAX),
             routes: Vec::new(),
             visitors: Vec::new(),
             ways: Vec::new(),
@@ -229,8 +231,13 @@ impl Local {
             if let Some(Some(visitor)) = self.visitors.get_mut(index)
                 && visitor.has_work()
             {
+                let owed = visitor.owes();
                 match visitor.serve(engine, &mut self.statistics) {
-                    Ok(served) => busy |= served,
+                    Ok(served) => {
+                        busy |= served;
+                        // Whoever sleeps has not said that it waits for room, or will not go on.
+                        self.changed |= !owed && visitor.owes();
+                    }
                     Err(Broken) => self.break_visitor(engine, index),
                 }
             }
@@ -241,8 +248,12 @@ impl Local {
             if let Some(Some(route)) = self.routes.get_mut(index)
                 && route.has_work()
             {
+                let wanted = route.wants_room();
                 match route.serve(engine, &self.methods, &mut self.statistics) {
-                    Ok(served) => busy |= served,
+                    Ok(served) => {
+                        busy |= served;
+                        self.changed |= !wanted && route.wants_room();
+                    }
                     Err(Broken) => {
                         self.statistics.broken += 1;
                         self.end_route(engine, index, Failure::ProtocolError);
@@ -338,8 +349,11 @@ impl Local {
 
     /// A peer is gone. What it had sent whole is taken first.
     fn closed(&mut self, engine: &mut Engine<HostMemory>, channel: ChannelId) {
+        // As many rounds as a full ring needs: one that hung up and goes on writing is not waited for.
+        const ROUNDS: usize = (RING_SLOTS + RING_NEAR_SLOTS) as usize / LOCAL_RECORDS_PER_ROUND + 2;
         if let Some(index) = self.visitor_of(channel) {
-            while let Some(Some(visitor)) = self.visitors.get_mut(index) {
+            for _ in 0..ROUNDS {
+                let Some(Some(visitor)) = self.visitors.get_mut(index) else { break };
                 match visitor.serve(engine, &mut self.statistics) {
                     Ok(true) => {}
                     Ok(false) | Err(Broken) => break,
@@ -349,7 +363,8 @@ impl Local {
         }
         if let Some(index) = self.route_of(channel) {
             let mut failure = Failure::OutcomeUnknown;
-            while let Some(Some(route)) = self.routes.get_mut(index) {
+            for _ in 0..ROUNDS {
+                let Some(Some(route)) = self.routes.get_mut(index) else { break };
                 if route.channel.shared_word(WORD_STATE).load(Ordering::Acquire) == NO_ENDPOINT {
                     failure = Failure::NoSuchEndpoint;
                 }
@@ -387,7 +402,10 @@ impl Local {
 
     pub(crate) fn cancel(&mut self, engine: &mut Engine<HostMemory>, endpoint: EndpointId, context: u64) -> bool {
         let mut routes = self.routes.iter_mut().flatten().filter(|route| route.endpoint == endpoint);
-        routes.any(|route| route.cancel(engine, context))
+        let cancelled = routes.any(|route| route.cancel(engine, context));
+        // A fence may have waited for it.
+        self.changed |= cancelled;
+        cancelled
     }
 
     /// Commands of an endpoint that are not done.
@@ -445,6 +463,11 @@ impl Local {
             asleep &= !route.wants_room() || route.channel.sender().prepare_sleep(WANTED_ROOM_BYTES);
         }
         asleep
+    }
+
+    /// Sleepers have to look: there may be more to do than was done for them.
+    pub(crate) fn set_changed(&mut self) {
+        self.changed = true;
     }
 
     /// Whether somebody who sleeps has to be woken for more than completions.

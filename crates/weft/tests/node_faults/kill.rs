@@ -226,7 +226,11 @@ fn kills(progress: Progress, kills: u64, mut seed: u64, account: &mut Account) {
         over.store(true, Ordering::Relaxed);
     });
     assert_eq!(domain.local_statistics().broken, 0, "{:?}", domain.local_statistics());
-    println!("{progress:?}: {} messages with the third process; {:?}", exchanged.into_inner(), domain.local_statistics());
+    println!(
+        "{progress:?}: {} messages with the third process; {:?}",
+        exchanged.into_inner(),
+        domain.local_statistics()
+    );
     assert!(third.finish().success(), "the third process has seen everything in order and intact");
 }
 

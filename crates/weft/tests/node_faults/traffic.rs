@@ -224,7 +224,12 @@ impl Traffic {
             9 => endpoint.write(peer, remotes[1].at(8192), filled(600_000)),
             12 => endpoint.fetch_add(peer, remotes[0].at(8), 1u64),
             13 => endpoint.fetch_add(peer, remotes[1].at(8), 1u64),
-            14 => endpoint.write_with(peer, remotes[1].at(64), filled(100), if step % 2 == 0 { immediate } else { fenced }),
+            14 => endpoint.write_with(
+                peer,
+                remotes[1].at(64),
+                filled(100),
+                if step % 2 == 0 { immediate } else { fenced },
+            ),
             read => {
                 let (remote, length) = if read == 10 { (remotes[0], 100_000) } else { (remotes[1], 200_000) };
                 match self.arena.lend(length, |buffer| endpoint.read(peer, remote, buffer)) {
