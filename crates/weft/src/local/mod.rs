@@ -23,6 +23,7 @@ mod visitor;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use weft_core::address::{Address, PeerId};
 use weft_core::command::{Command, EndpointId, PostError};
@@ -34,7 +35,7 @@ use weft_mem::{HostMemory, attach};
 
 use weft_link::limits::{RING_NEAR_SLOTS, RING_SLOTS};
 
-use crate::limits::{LOCAL_POLLED_AT_ONCE, LOCAL_RECORDS_PER_ROUND};
+use crate::limits::{LOCAL_LET_GO_US, LOCAL_POLLED_AT_ONCE, LOCAL_RECORDS_PER_ROUND};
 
 use route::Route;
 use visitor::Visitor;
@@ -81,7 +82,7 @@ pub struct LocalStatistics {
     pub visitors: u64,
     /// Channels that ended because the peer wrote nonsense.
     pub broken: u64,
-    /// Regions that had to be taken from a peer that did not let go.
+    /// Regions that were deregistered, live on, and had to be taken from peers that had them mapped.
     pub revoked: u64,
 }
 
@@ -432,15 +433,18 @@ impl Local {
         }
     }
 
-    /// A region is about to be deregistered: no peer is in it when this returns. False: one did not let go.
-    #[must_use]
-    pub(crate) fn revoke(&mut self, key: u64) -> bool {
-        let mut free = true;
+    /// A region is about to be deregistered: no honest peer is in it when this returns.
+    pub(crate) fn revoke(&mut self, key: u64) {
+        // One time for all: many channels of one peer that does not let go must not add up.
+        let deadline = Instant::now() + Duration::from_micros(LOCAL_LET_GO_US);
         for visitor in self.visitors.iter_mut().flatten() {
-            free &= visitor.granting.revoke(&visitor.channel, key);
+            visitor.granting.revoke(&visitor.channel, key, deadline);
         }
-        self.statistics.revoked += u64::from(!free);
-        free
+    }
+
+    /// A region had to be taken from peers by force.
+    pub(crate) fn count_revoked(&mut self, revoked: bool) {
+        self.statistics.revoked += u64::from(revoked);
     }
 
     /// Whether a peer's request waits until completions are read or receives posted.

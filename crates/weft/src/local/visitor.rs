@@ -608,7 +608,6 @@ impl Visitor {
                 .and_then(|piece| memory.copy_out(piece, claim.segment()));
             let token = read.token;
             if let Err(fault) = copied {
-                drop(claim);
                 self.reads.pop_front();
                 self.answer(token, Err(record::failure_of(fault)))?;
                 continue;

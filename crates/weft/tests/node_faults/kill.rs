@@ -80,7 +80,7 @@ fn length_of(number: u64) -> usize {
 }
 
 /// Talks with the third process until it is over.
-fn converse(node: &Node, over: &AtomicBool, exchanged: &AtomicU64) {
+pub(crate) fn converse(node: &Node, over: &AtomicBool, exchanged: &AtomicU64) {
     let mut to: Option<weft::PeerId> = None;
     let mut expected = 0u64;
     node.endpoint.tagged_receive(0, u64::MAX, vec![0; 1 << 20]).unwrap();
@@ -108,7 +108,7 @@ fn converse(node: &Node, over: &AtomicBool, exchanged: &AtomicU64) {
 }
 
 /// Descriptors of this process, and its mappings of memory that is shared.
-fn held() -> (usize, usize) {
+pub(crate) fn held() -> (usize, usize) {
     let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().count();
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     (descriptors, maps.lines().filter(|line| line.contains("memfd:")).count())
@@ -235,7 +235,7 @@ fn kills(progress: Progress, kills: u64, mut seed: u64, account: &mut Account) {
 }
 
 /// Ends the conversation though a check failed.
-struct Raise<'a>(&'a AtomicBool);
+pub(crate) struct Raise<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for Raise<'_> {
     fn drop(&mut self) {

@@ -8,6 +8,7 @@
 )]
 
 mod child;
+mod hostile;
 mod kill;
 mod traffic;
 
@@ -23,6 +24,7 @@ fn role() {
     match role.as_str() {
         "victim" => kill::victim(&arguments),
         "third" => kill::third(&arguments),
+        "hostile" => hostile::hostile(&arguments),
         other => panic!("no role {other}"),
     }
 }

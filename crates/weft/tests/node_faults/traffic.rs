@@ -119,7 +119,7 @@ impl Arena {
     }
 
     /// A buffer, if there is one, for what `post` gives the context of.
-    fn lend<E>(&mut self, length: usize, post: impl FnOnce(Buffer) -> Result<u64, E>) -> Result<Option<u64>, E> {
+    pub(crate) fn lend<E>(&mut self, length: usize, post: impl FnOnce(Buffer) -> Result<u64, E>) -> Result<Option<u64>, E> {
         let Some(slot) = self.free.pop() else { return Ok(None) };
         match post(Buffer::from_region(&self.memory, Arena::start(slot), length).unwrap()) {
             Ok(context) => {
@@ -133,7 +133,7 @@ impl Arena {
         }
     }
 
-    fn returned(&mut self, context: u64) {
+    pub(crate) fn returned(&mut self, context: u64) {
         if let Some(slot) = self.lent.remove(&context) {
             self.free.push(slot);
         }
