@@ -356,7 +356,9 @@ impl Node {
         let [memory] = descriptors.as_slice() else { return };
         let Ok(region) = Region::accept(memory.as_fd()) else { return };
         let ours = i64::from(stranger.pid) == i64::from(std::process::id());
-        if !ours && self.accepted_from(stranger.pid) >= CHANNELS_OF_PEER_MAX || !self.is_who_it_says(stranger.pid, &hello) {
+        if !ours && self.accepted_from(stranger.pid) >= CHANNELS_OF_PEER_MAX
+            || !self.is_who_it_says(stranger.pid, &hello)
+        {
             return;
         }
         let Some(id) = self.allocate() else { return };

@@ -136,13 +136,18 @@ impl Route {
             self.queue.push_back(command);
             return self.pump(engine, methods, statistics).map(|_| ());
         }
-        match self.attempt(engine, &command, None, methods, statistics)? {
-            Attempt::Taken => {}
-            Attempt::Part(started) => {
+        match self.attempt(engine, &command, None, methods, statistics) {
+            Ok(Attempt::Taken) => {}
+            Ok(Attempt::Part(started)) => {
                 self.begun = Some(started);
                 self.queue.push_back(command);
             }
-            Attempt::Full => self.queue.push_back(command),
+            Ok(Attempt::Full) => self.queue.push_back(command),
+            Err(Broken) => {
+                // It is nowhere yet where the end of the route would find it.
+                engine.report(&command, Err(Failure::ProtocolError));
+                return Err(Broken);
+            }
         }
         Ok(())
     }
@@ -211,7 +216,8 @@ impl Route {
             }
             if let Some(command) = self.queue.front().copied() {
                 let begun = self.begun.take();
-                match self.attempt(engine, &command, begun, methods, statistics)? {
+                let attempt = self.attempt(engine, &command, begun, methods, statistics);
+                match attempt.inspect_err(|_| self.begun = begun)? {
                     Attempt::Taken => {
                         self.queue.pop_front();
                         more = true;
@@ -381,7 +387,12 @@ impl Route {
                 }
                 Err(Unsent::Full) => return Ok(Attempt::Part(started)),
                 // The target waits for a part that cannot be read: only the end of the channel tells it so.
-                Err(Unsent::Broken | Unsent::Fault) => return Err(Broken),
+                Err(Unsent::Broken | Unsent::Fault) => {
+                    if begun.is_none() {
+                        self.waiting.remove(started.token);
+                    }
+                    return Err(Broken);
+                }
             }
             started.sent += part;
         }

@@ -3,7 +3,7 @@
 //!
 //! 10 million words: `WEFT_SCRIBBLES=10000000 cargo test --release -p weft --test node_faults hostile -- --nocapture`
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -125,6 +125,11 @@ impl Scribbler {
         }
         for question in questions {
             let token = question.words[2] >> 32;
+            // A question for memory is often answered with some.
+            if question.kind == 11 && !self.random().is_multiple_of(4) {
+                self.grant(channel, token);
+                continue;
+            }
             let code = if self.random().is_multiple_of(2) { 0 } else { self.wild() };
             let words = [token, code, self.wild(), self.wild()];
             let kind = (1 + self.random() % 5) as u8;
@@ -143,10 +148,12 @@ impl Scribbler {
             _ => 3 + self.random() % 300,
         };
         let claimed = if kind < 4 { length } else { self.wild() };
+        let base = if kind < 3 { 0 } else { self.wild() };
+        channel.shared_word(word as usize).store(u64::from(kind != 2), Ordering::SeqCst);
         let mut bytes: Vec<u8> =
-            [word << 32 | token, self.wild(), claimed, 7].iter().flat_map(|word| word.to_le_bytes()).collect();
-        bytes.truncate(self.random() as usize % 64);
-        let descriptors: Vec<BorrowedFd<'_>> = (0..self.random() % 9).map(|_| memory.as_fd()).collect();
+            [word << 32 | token, base, claimed, 7].iter().flat_map(|word| word.to_le_bytes()).collect();
+        bytes.truncate(self.random() as usize % 256);
+        let descriptors: Vec<BorrowedFd<'_>> = (0..1 + self.random() % 8).map(|_| memory.as_fd()).collect();
         let _ = channel.note(&bytes, &descriptors);
     }
 }
@@ -169,9 +176,8 @@ fn memory_file(length: u64, sealed: bool) -> OwnedFd {
 pub(crate) fn bare_connection(user: u32, to: SocketAddr) -> Option<OwnedFd> {
     let name = format!("\0weft.{user}.{}.{}", to.ip(), to.port());
     // SAFETY: no memory is involved; what is given is a descriptor of our own.
-    let socket = unsafe {
-        OwnedFd::from_raw_fd(libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK, 0))
-    };
+    let socket =
+        unsafe { OwnedFd::from_raw_fd(libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK, 0)) };
     // SAFETY: zeros are a valid address.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
     address.sun_family = libc::AF_UNIX as libc::sa_family_t;
@@ -303,7 +309,8 @@ pub(crate) fn hostile(arguments: &[String]) {
 struct Exposed {
     node: Node,
     arena: Arena,
-    pending: HashSet<u64>,
+    /// Kinds of the operations under way, by their context.
+    pending: HashMap<u64, u64>,
     receives: HashSet<u64>,
     step: u64,
     ended: u64,
@@ -312,7 +319,7 @@ struct Exposed {
 
 impl Exposed {
     fn new(domain: &Domain) -> Exposed {
-        let (pending, receives) = (HashSet::new(), HashSet::new());
+        let (pending, receives) = (HashMap::new(), HashSet::new());
         Exposed { node: Node::on(domain), arena: Arena::new(12), pending, receives, step: 0, ended: 0, received: 0 }
     }
 
@@ -351,7 +358,7 @@ impl Exposed {
                 },
             };
             match posted {
-                Ok(context) => assert!(self.pending.insert(context)),
+                Ok(context) => assert!(self.pending.insert(context, self.step % 9).is_none()),
                 Err(_) => return,
             }
         }
@@ -367,7 +374,7 @@ impl Exposed {
                 self.received += 1;
             }
             _ => {
-                assert!(self.pending.remove(&context), "an operation ends once: {completion:?}");
+                assert!(self.pending.remove(&context).is_some(), "an operation ends once: {completion:?}");
                 self.ended += 1;
             }
         }
@@ -434,11 +441,12 @@ fn endure(progress: Progress, scribbles: u64, seed: u64) {
         let start = Instant::now();
         while !exposed.pending.is_empty() {
             exposed.take(Duration::from_millis(10));
-            assert!(start.elapsed() < 2 * PATIENCE, "{} operations do not end", exposed.pending.len());
+            let state = domain.state();
+            assert!(start.elapsed() < 2 * PATIENCE, "operations do not end: {:?}; {state:?}", exposed.pending);
         }
         exposed.arena.assert_canaries();
         (ended, received) = (exposed.ended, exposed.received);
-        drop(exposed);
+        drop((exposed, process));
         let start = Instant::now();
         while held().0 > before.0 || held().1 > before.1 {
             assert!(start.elapsed() < PATIENCE, "descriptors and mappings stay: {:?}, not {before:?}", held());
@@ -450,7 +458,9 @@ fn endure(progress: Progress, scribbles: u64, seed: u64) {
         assert!(around.to_vec(at, 4096).unwrap() == [0xc5; 4096], "a canary of the region at {at}");
     }
     let statistics = domain.local_statistics();
-    println!("{progress:?}: {ended} operations ended, {received} messages received, {exchanged:?} exchanged with the third process; {statistics:?}");
+    println!(
+        "{progress:?}: {ended} operations ended, {received} messages received, {exchanged:?} exchanged with the third process; {statistics:?}"
+    );
     assert!(statistics.broken > 0, "nonsense was noticed");
     assert!(third.finish().success(), "the third process has seen everything in order and intact");
     drop(regions);

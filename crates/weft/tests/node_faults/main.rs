@@ -15,7 +15,7 @@ mod traffic;
 use std::time::Duration;
 
 /// Long enough that only a hang reaches it.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What a process does that one of the tests has started. Alone it has nothing to do.
 #[test]

@@ -119,7 +119,11 @@ impl Arena {
     }
 
     /// A buffer, if there is one, for what `post` gives the context of.
-    pub(crate) fn lend<E>(&mut self, length: usize, post: impl FnOnce(Buffer) -> Result<u64, E>) -> Result<Option<u64>, E> {
+    pub(crate) fn lend<E>(
+        &mut self,
+        length: usize,
+        post: impl FnOnce(Buffer) -> Result<u64, E>,
+    ) -> Result<Option<u64>, E> {
         let Some(slot) = self.free.pop() else { return Ok(None) };
         match post(Buffer::from_region(&self.memory, Arena::start(slot), length).unwrap()) {
             Ok(context) => {
