@@ -1,6 +1,7 @@
 //! Processes that a test starts: this test binary once more, in a role of its own.
 
 use std::io::Read;
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 /// Says which role a process has; without it the test of that name has nothing to play.
@@ -15,7 +16,17 @@ pub(crate) struct Process {
 impl Process {
     /// Starts this binary again as `role`.
     pub(crate) fn start(role: &str, arguments: &[String], change: impl FnOnce(&mut Command)) -> Process {
-        let mut command = Command::new(std::env::current_exe().unwrap());
+        Process::start_at(&std::env::current_exe().unwrap(), role, arguments, change)
+    }
+
+    /// Starts a copy of this binary.
+    pub(crate) fn start_at(
+        program: &Path,
+        role: &str,
+        arguments: &[String],
+        change: impl FnOnce(&mut Command),
+    ) -> Process {
+        let mut command = Command::new(program);
         command
             .args(["--exact", "role", "--nocapture", "--test-threads=1", "-q"])
             .env(ROLE, role)

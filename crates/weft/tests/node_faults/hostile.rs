@@ -105,6 +105,70 @@ impl Scribbler {
         self.left = self.left.saturating_sub(count);
     }
 
+    /// A request that is not nonsense by itself, so that the channel lives: what follows from many of them may be.
+    fn plausible(&mut self) -> (Record, Vec<u8>) {
+        let (token, small) = (self.random() % 64 << 32, self.random() % 3000);
+        let remote = self.remotes[self.random() as usize % 2];
+        let at = remote.address.wrapping_add(self.random() % (WINDOW as u64 + 1000));
+        let key = if self.random().is_multiple_of(8) { self.wild() } else { remote.key };
+        let flags = self.random() as u8 & 3;
+        let (tag, immediate) = (self.random() % 8, self.random());
+        let (kind, flags, words, length) = match self.random() % 10 {
+            0 | 1 => (1, flags, [tag, immediate, small, 0], small),
+            // An offer, whose bytes may never come, or lie where nothing is.
+            2 => (4, flags | 16, [tag, immediate, token | self.random() % (1 << 21), 0], 0),
+            3 => {
+                let (length, address) = (self.random() % (9 << 20), self.wild());
+                let record = Record { kind: 4, flags: flags | 8, words: [tag, immediate, token | length, 0] };
+                return (record, [address, length].iter().flat_map(|word| word.to_le_bytes()).collect());
+            }
+            4 => (6, 0, [0, 0, token, 0], 0),
+            5 => (7, 0, [self.random() % 16, 0, 0, 0], 0),
+            6 => (8, flags & 2, [at, immediate, token | small, key], small),
+            7 => (9, 0, [at, 0, token | self.random() % (1 << 20), key], 0),
+            8 => (
+                10,
+                0,
+                [at, self.random() % 20 | self.random() % 12 << 8 | 1 << 16 | self.random() % 3 << 32, token | 8, key],
+                8,
+            ),
+            _ => (11, 0, [0, 0, token, key], 0),
+        };
+        (Record { kind, flags, words }, vec![7; length as usize])
+    }
+
+    /// Does as an honest one does, for the most part.
+    fn behave(&mut self, channel: &mut Channel) {
+        if channel.is_initiator() {
+            for _ in 0..self.random() % 6 {
+                let (record, payload) = self.plausible();
+                let _ = channel.sender().push(&record, &payload);
+            }
+        }
+        for _ in 0..self.random() % 16 {
+            let Ok(Some(incoming)) = channel.receiver().peek() else { return };
+            let question = incoming.record();
+            channel.receiver().advance();
+            let token = question.words[2] >> 32;
+            let (kind, words, length) = match (channel.is_initiator(), question.kind) {
+                // Pulled: a part of it, or it is given up.
+                (true, 2) if self.random().is_multiple_of(2) => {
+                    (5, [question.words[1], 0, 0, 0], 1 + self.random() % 9000)
+                }
+                (true, 2) => (7, [question.words[1], 0, 0, 0], 0),
+                (false, 11) => {
+                    self.grant(channel, token);
+                    continue;
+                }
+                (false, 4) => (2, [token, self.random() % 2000, 0, 0], 0),
+                (false, 9) => (3, [token, 0, 0, 0], 1 + self.random() % 16_000),
+                (false, 8 | 10) => (1, [token, self.random() % 12, 0, 0], 0),
+                _ => continue,
+            };
+            let _ = channel.sender().push(&Record { kind, flags: 0, words }, &vec![7; length as usize]);
+        }
+    }
+
     /// Says something to whoever is at the other end.
     fn speak(&mut self, channel: &mut Channel) {
         for _ in 0..self.random() % 6 {
@@ -224,7 +288,7 @@ pub(crate) fn hostile(arguments: &[String]) {
     let _taken = UdpSocket::bind(own).unwrap();
     let mut meeting = Meeting::open(own).unwrap();
     let mut strangers: Vec<OwnedFd> = Vec::new();
-    // Channels, the words that go into each, and whether it is left as it is for a while.
+    // Channels, and where words go into each; from 5 on it is talked to for a while.
     let mut channels: Vec<(Channel, u64)> = Vec::new();
     let mut events = Vec::new();
     let mut rounds = 0u64;
@@ -238,7 +302,7 @@ pub(crate) fn hostile(arguments: &[String]) {
                     if !scribbler.random().is_multiple_of(4) {
                         let _ = channel.sender().push(&Record { kind: 5, flags: 0, words: [0; 4] }, &[]);
                     }
-                    channels.push((channel, scribbler.random() % 8));
+                    channels.push((channel, scribbler.random() % 10));
                 }
                 NodeEvent::Closed(id) => {
                     meeting.close(id);
@@ -260,7 +324,7 @@ pub(crate) fn hostile(arguments: &[String]) {
             let words = [scribbler.wild(), scribbler.wild(), 0, 0];
             let hello = Hello { source: source.to_bytes(), target_endpoint, session, words };
             if let Ok(channel) = meeting.connect(victim.socket, &hello) {
-                channels.push((channel, scribbler.random() % 8));
+                channels.push((channel, scribbler.random() % 10));
             }
         }
         if channels.len() > 12 {
@@ -268,11 +332,14 @@ pub(crate) fn hostile(arguments: &[String]) {
             meeting.close(channel.id());
         }
         for (channel, where_to) in &mut channels {
-            scribbler.speak(channel);
             if *where_to < 5 {
+                scribbler.speak(channel);
                 scribbler.scribble(channel, *where_to, 64);
-            } else if scribbler.random().is_multiple_of(16) {
-                *where_to = scribbler.random() % 8;
+            } else {
+                scribbler.behave(channel);
+                if scribbler.random().is_multiple_of(256) {
+                    *where_to = scribbler.random() % 6;
+                }
             }
             let note: Vec<u8> = (0..scribbler.random() % 40).map(|_| scribbler.random() as u8).collect();
             if scribbler.random().is_multiple_of(8) {
@@ -326,7 +393,7 @@ impl Exposed {
     fn post(&mut self, hostile: Address) {
         let endpoint = &self.node.endpoint;
         while self.receives.len() < 6 {
-            let tagged = self.receives.len() % 2 == 0;
+            let tagged = self.receives.len().is_multiple_of(2);
             let posted = self.arena.lend(WINDOW, |buffer| match tagged {
                 true => endpoint.tagged_receive(0, u64::MAX, buffer),
                 false => endpoint.receive(buffer),

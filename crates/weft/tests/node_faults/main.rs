@@ -10,6 +10,7 @@
 mod child;
 mod hostile;
 mod kill;
+mod others;
 mod traffic;
 
 use std::time::Duration;
@@ -24,6 +25,8 @@ fn role() {
     match role.as_str() {
         "victim" => kill::victim(&arguments),
         "third" => kill::third(&arguments),
+        "foreigner" => others::foreigner(&arguments),
+        "spinner" => others::spinner(&arguments),
         "hostile" => hostile::hostile(&arguments),
         other => panic!("no role {other}"),
     }

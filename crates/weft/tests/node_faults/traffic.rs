@@ -232,7 +232,7 @@ impl Traffic {
                 peer,
                 remotes[1].at(64),
                 filled(100),
-                if step % 2 == 0 { immediate } else { fenced },
+                if step.is_multiple_of(2) { immediate } else { fenced },
             ),
             read => {
                 let (remote, length) = if read == 10 { (remotes[0], 100_000) } else { (remotes[1], 200_000) };
