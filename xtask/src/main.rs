@@ -22,8 +22,8 @@ Usage: cargo xtask COMMAND
 
   test [--advisories]
       Installs what the checks need, then runs them all and stops at the first that fails: format, clippy, the no_std
-      proof, tests, 10,000 seeds of the simulation, planted bugs, documentation, licences, and a short run of every fuzz
-      target.
+      proof, tests, loom, 10,000 seeds of the simulation, planted bugs, documentation, licences, and a short run of
+      every fuzz target.
       Debian packages are installed only by root; any other user is told what to install. Cargo tools that are not on
       the PATH are built into target/tools. Fuzz targets need the nightly toolchain.
       --advisories also checks the dependencies against the RustSec database. It is off by default because the
@@ -108,6 +108,12 @@ fn checks(workspace: &mut Workspace, report: &mut Report, advisories: bool) -> R
     })?;
     report.step("no_std proof", || NO_STD_CRATES.iter().try_for_each(|name| bare::build(workspace, name)))?;
     report.step("tests", || run(workspace.cargo("test").args(["--workspace", "--locked"])))?;
+    report.step("every interleaving (loom)", || {
+        // A folder of its own: the flag would have everything built anew. Optimised: minutes otherwise.
+        let mut loom = workspace.cargo("test");
+        loom.args(["--release", "--locked", "-p", "weft-link", "--lib", "--target-dir", "target/loom", "loom_tests"]);
+        run(loom.env("RUSTFLAGS", "--cfg loom"))
+    })?;
     report.step("simulation, 10,000 seeds", || {
         // Optimised: the same number takes minutes otherwise.
         let mut sim = workspace.cargo("run");

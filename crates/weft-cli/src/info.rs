@@ -5,6 +5,7 @@ use std::io::Write;
 use std::net::UdpSocket;
 use std::path::Path;
 
+use weft_mem::calibrate;
 use weft_mem::device::{self, Capabilities, Kind};
 
 use crate::Failure;
@@ -50,13 +51,11 @@ fn kinds() -> Vec<KindOfMemory> {
     Kind::ALL.into_iter().map(look).collect()
 }
 
-/// How long messages are copied between processes of this machine, and what was measured to decide that. Where the
-/// library measures, its own description stands in place of the first line.
+/// How long messages are copied between processes of this machine, and what was measured to decide that.
 fn copies() -> Vec<String> {
-    vec![
-        "long messages are copied in pieces through shared memory (not measured: this version has one way)".to_string(),
-        format!("cross-memory attach: {}", attach()),
-    ]
+    let mut lines = calibrate::copy_methods().describe();
+    lines.push(format!("cross-memory attach: {}", attach()));
+    lines
 }
 
 fn attach() -> &'static str {

@@ -471,6 +471,34 @@ fn the_benchmark_of_shared_memory_has_peers_and_limits() {
 }
 
 #[test]
+fn messages_of_device_memory_are_measured_and_verified() {
+    let _alone = SPINNING.lock();
+    let common = ["bench", "device", "--kind", "emulated", "--sizes", "8,4096", "--rounds", "1", "--quick"];
+    let output = weft(&[&common[..], &["--link", "shm", "--memory", "device-device", "--op", "send"]].concat());
+    let shown = text(&output.stdout);
+    assert!(output.status.success(), "{shown}{}", text(&output.stderr));
+    assert!(shown.contains("send over shm, from emulated memory to emulated memory"), "{shown}");
+    for bytes in ["8", "4096"] {
+        let row = bench_row(&shown, bytes);
+        assert!(row.len() == 7 && row[1..].iter().all(|cell| cell.parse::<f64>().is_ok()), "{shown}");
+    }
+    // Every operation, between every two kinds of memory, over both roads; a line for each size.
+    let output = weft(&[&common[..], &["--json"]].concat());
+    let shown = text(&output.stdout);
+    assert_eq!((output.status.code(), shown.lines().count()), (Some(0), 36), "{shown}{}", text(&output.stderr));
+    assert!(
+        shown.starts_with(r#"{"test":"device","op":"send","link":"shm","memory":"device-device","kind":"emulated""#)
+    );
+    assert!(shown.lines().all(|line| line.contains(r#""weft_to_plain_copy_us":"#)), "{shown}");
+
+    // A kind that is absent is a clear word, not a crash.
+    let absent =
+        Command::new(env!("CARGO_BIN_EXE_weft")).args(["bench", "device", "--kind", "level-zero"]).output().unwrap();
+    let told = text(&absent.stderr);
+    assert!(absent.status.success() || told.starts_with("weft: level-zero: "), "{told}");
+}
+
+#[test]
 fn namespaces_are_made_and_removed_or_refused_in_clear_words() {
     let _alone = SPINNING.lock();
     let child = Command::new(env!("CARGO_BIN_EXE_weft"))

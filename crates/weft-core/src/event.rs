@@ -170,9 +170,36 @@ impl CompletionQueue {
         self.entries.push_back(completion);
     }
 
+    /// Whether what is posted now could complete now.
+    #[must_use]
+    #[inline]
+    pub fn has_room_for_post(&self) -> bool {
+        self.free() > self.share_of_receives
+    }
+
+    /// Adds a completion without a reserved place, after [`CompletionQueue::has_room_for_post`].
+    #[inline]
+    pub fn push_at_once(&mut self, completion: Completion) {
+        debug_assert!(self.entries.len() + self.reserved < self.capacity, "there is room");
+        self.entries.push_back(completion);
+    }
+
     /// The oldest completion.
     pub fn pop(&mut self) -> Option<Completion> {
         self.entries.pop_front()
+    }
+
+    /// The oldest completion, left where it is.
+    #[must_use]
+    #[inline]
+    pub fn front(&self) -> Option<&Completion> {
+        self.entries.front()
+    }
+
+    /// Takes the oldest completion out.
+    #[inline]
+    pub fn drop_front(&mut self) {
+        self.entries.pop_front();
     }
 
     /// Completions that wait to be read.

@@ -22,6 +22,10 @@ fn main() {
     let best = |measure: &dyn Fn() -> f64| (0..REPEATS).map(|_| measure()).fold(f64::INFINITY, f64::min);
     let line = best(&|| both(line_side));
     println!("cache line            {line:8.1} ns");
+    let alone = best(&alone);
+    println!("push, peek and advance of 8 bytes by one thread {alone:8.1} ns");
+    let sleep = best(&sleep);
+    println!("prepare_sleep         {sleep:8.1} ns");
     for length in [0, 8, 16, 80, 256, 1024, 4096] {
         let half = best(&|| with_channel(|channel, first| ping(channel, first, length)));
         println!("{length:5} bytes, half trip {half:8.1} ns, {:.2} of a line", half / line);
@@ -80,7 +84,8 @@ fn line_side(first: bool) -> f64 {
     start.elapsed().as_nanos() as f64 / (2 * ROUNDS) as f64
 }
 
-fn with_channel(side: impl Fn(&mut Channel, bool) -> f64 + Sync) -> f64 {
+/// Two nodes with a channel between them: the initiator's side first.
+fn joined() -> (Node, Channel, Node, Channel) {
     let [a, b]: [UdpSocket; 2] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
     let [a, b]: [SocketAddr; 2] = [a.local_addr().unwrap(), b.local_addr().unwrap()];
     let (mut first, mut second) = (Node::open(a).unwrap(), Node::open(b).unwrap());
@@ -94,12 +99,40 @@ fn with_channel(side: impl Fn(&mut Channel, bool) -> f64 + Sync) -> f64 {
             break channel;
         }
     };
+    (first, initiator, second, target)
+}
+
+fn with_channel(side: impl Fn(&mut Channel, bool) -> f64 + Sync) -> f64 {
+    let (_first, initiator, _second, target) = joined();
     let channels = [std::sync::Mutex::new(Some(target)), std::sync::Mutex::new(Some(initiator))];
     both(|is_first| {
         let mut channel = channels[usize::from(is_first)].lock().unwrap().take().unwrap();
         START.wait();
         side(&mut channel, is_first)
     })
+}
+
+/// Both sides by one thread: no cache line has to travel.
+fn alone() -> f64 {
+    let (_first, mut initiator, _second, mut target) = joined();
+    let mut payload = [0; 8];
+    let start = Instant::now();
+    for number in 0..RECORDS {
+        push(&mut initiator, number, &payload);
+        take(&mut target, number, &mut payload);
+    }
+    start.elapsed().as_nanos() as f64 / RECORDS as f64
+}
+
+/// What going to sleep costs before it comes to sleeping.
+fn sleep() -> f64 {
+    let (_first, _initiator, _second, mut target) = joined();
+    let start = Instant::now();
+    for _ in 0..1000 {
+        assert!(target.receiver().prepare_sleep());
+        target.receiver().awake();
+    }
+    start.elapsed().as_nanos() as f64 / 1000.0
 }
 
 fn push(channel: &mut Channel, number: u64, payload: &[u8]) {

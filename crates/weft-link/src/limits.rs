@@ -44,7 +44,7 @@ pub const RING_PUBLISH_SLOTS: u32 = RING_SLOTS / 8;
 /// Bytes of payloads that a receiver takes before it tells the sender, likewise.
 pub const RING_PUBLISH_BYTES: u32 = RING_DATA_BYTES / 8;
 /// Bytes of payloads after which a sender looks whether all were taken, so that it can use the same pages again.
-pub const RING_LOOK_BYTES: u32 = 64 << 10;
+pub const RING_LOOK_BYTES: u32 = 4 << 10;
 /// Words of a channel that both sides may write.
 pub const CHANNEL_WORDS_MAX: usize = 256;
 /// Channels of one node.
@@ -53,8 +53,8 @@ pub const CHANNELS_MAX: usize = 4096;
 pub const CHANNELS_OF_PEER_MAX: usize = 1024;
 /// Connections that have not said hello yet; past it the oldest is closed.
 pub const STRANGERS_MAX: usize = 64;
-/// How long a connection may wait before it says hello, if others come meanwhile.
-pub const STRANGER_WAIT_MS: u64 = 1000;
+/// How long a connection may wait before it says hello.
+pub const STRANGER_WAIT_MS: u64 = 5000;
 /// Connections that one poll accepts.
 pub const ACCEPTS_MAX: usize = 64;
 /// Sockets that one poll serves.

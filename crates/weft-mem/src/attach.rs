@@ -61,6 +61,9 @@ pub fn fetch(
     memory: &mut HostMemory,
     to: &[Granted],
 ) -> Result<usize, TransferError> {
+    if memory.uses_devices() {
+        return fetch_anywhere(pid, remote, skip, memory, to);
+    }
     let local = Cursor::local(memory, to, Access::REMOTE_WRITE);
     transfer(pid, Cursor::remote(remote, skip), local, libc::process_vm_readv)
 }
@@ -74,8 +77,63 @@ pub fn store(
     memory: &HostMemory,
     from: &[Granted],
 ) -> Result<usize, TransferError> {
+    if memory.uses_devices() {
+        return store_anywhere(pid, remote, skip, memory, from);
+    }
     let local = Cursor::local(memory, from, Access::REMOTE_READ);
     transfer(pid, Cursor::remote(remote, skip), local, libc::process_vm_writev)
+}
+
+/// As [`fetch`], piece by piece, since the system cannot write to devices: for those it writes to a buffer of the host.
+fn fetch_anywhere(
+    pid: i32,
+    remote: &[Span],
+    skip: u64,
+    memory: &mut HostMemory,
+    to: &[Granted],
+) -> Result<usize, TransferError> {
+    let mut done = 0;
+    for &piece in to {
+        let mut left = piece;
+        while left.length > 0 {
+            let (pointer, length) = memory.writable(left).map_err(TransferError::Local)?;
+            let local = Cursor::one(pointer, length);
+            transfer(pid, Cursor::remote(remote, skip.saturating_add(done as u64)), local, libc::process_vm_readv)?;
+            memory.written(left, length).map_err(TransferError::Local)?;
+            left = behind(left, length)?;
+            done += length;
+        }
+    }
+    Ok(done)
+}
+
+/// As [`store`], piece by piece, since the system cannot read from devices: of those it reads a copy.
+fn store_anywhere(
+    pid: i32,
+    remote: &[Span],
+    skip: u64,
+    memory: &HostMemory,
+    from: &[Granted],
+) -> Result<usize, TransferError> {
+    let mut done = 0;
+    for &piece in from {
+        let mut left = piece;
+        while left.length > 0 {
+            let (pointer, length) = memory.readable(left).map_err(TransferError::Local)?;
+            let local = Cursor::one(pointer.cast_mut(), length);
+            transfer(pid, Cursor::remote(remote, skip.saturating_add(done as u64)), local, libc::process_vm_writev)?;
+            left = behind(left, length)?;
+            done += length;
+        }
+    }
+    Ok(done)
+}
+
+/// A piece without its first bytes, of which there is at least one.
+fn behind(piece: Granted, length: usize) -> Result<Granted, TransferError> {
+    let rest = piece.length.checked_sub(length as u64).filter(|_| length > 0);
+    let length = rest.ok_or(TransferError::Local(Fault::OutOfBounds))?;
+    Ok(Granted { offset: piece.offset + (piece.length - length), length, ..piece })
 }
 
 /// Whether this process may touch the memory of another: reads a word there, and compares.
@@ -147,6 +205,10 @@ struct Cursor<I> {
 }
 
 impl Cursor<()> {
+    fn one(pointer: *mut u8, length: usize) -> Cursor<impl Iterator<Item = Result<libc::iovec, TransferError>>> {
+        Cursor::new(std::iter::once(Ok(libc::iovec { iov_base: pointer.cast(), iov_len: length })))
+    }
+
     fn local<'a>(
         memory: &'a HostMemory,
         pieces: &'a [Granted],

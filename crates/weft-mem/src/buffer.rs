@@ -14,6 +14,7 @@ use crate::borrowed::Loan;
 use crate::copy;
 use crate::device::{DeviceError, Place};
 use crate::region::MemoryRegion;
+use crate::segment::Segment;
 use crate::staging::{self, Located};
 
 /// Memory that an operation sends from or receives into.
@@ -118,6 +119,14 @@ impl Buffer {
     #[must_use]
     pub fn is_host(&self) -> bool {
         self.place().is_some_and(Place::is_host)
+    }
+
+    /// All of it, if it lies in one piece of host memory.
+    #[must_use]
+    #[inline]
+    pub fn segment(&self) -> Option<Segment<'_>> {
+        let one = !matches!(self.owner, Owner::List(_)) && self.place.is_host();
+        one.then(|| Segment::new(self.pointer.as_ptr(), self.length))
     }
 
     /// Memory of the caller, to be written and read.

@@ -237,12 +237,47 @@ impl HostMemory {
         self.attached(key)?.1.place()
     }
 
+    /// Copies into an attached buffer that lies in one piece of host memory; false: it does not, or has no such place, and
+    /// nothing was copied.
+    #[inline]
+    pub fn fill(&mut self, key: LocalKey, offset: u64, from: Segment<'_>) -> bool {
+        let Some((_, buffer, _)) = self.attached(key) else { return false };
+        let Some(segment) = buffer.segment() else { return false };
+        let inside = offset.checked_add(from.len() as u64).is_some_and(|end| end <= segment.len() as u64);
+        if !inside || !buffer.is_writable() {
+            return false;
+        }
+        let to = segment.as_iovec().iov_base.cast::<u8>().wrapping_add(offset as usize);
+        // SAFETY: the bytes are inside a buffer that is attached and may be written; who made the segment promised that
+        // it can be read.
+        unsafe { copy::copy(to, from.as_iovec().iov_base.cast(), from.len()) };
+        true
+    }
+
+    /// Whether another buffer can be attached.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.free != NO_SLOT || self.locals.len() < LOCAL_BUFFERS_MAX
+    }
+
     /// Copies a piece out, into memory that is shared with another process.
     #[inline]
     pub fn copy_out(&self, from: Granted, into: SegmentMut<'_>) -> Result<(), Fault> {
         let found = self.resolve(from, Access::REMOTE_READ)?;
         if from.length != into.len() as u64 {
             return Err(Fault::OutOfBounds);
+        }
+        // Buffers of operations are read in order, and nobody changes them: more is fetched at a time than is wanted.
+        if !found.place.is_host() && from.slot & REGION == 0 && into.len() <= STAGE_OUT_AHEAD_BYTES && !into.is_empty()
+        {
+            let mut staging = self.staging();
+            // SAFETY: `resolve` checked that `available` bytes are there, and `take` does not let go of memory that a
+            // copy is under way for; `fetch` gives as many bytes as are asked for, which stay while the lock is held.
+            unsafe {
+                let pointer = staging.fetch(from, found.located(into.len()), found.available, true)?;
+                copy::copy(into.as_ptr(), pointer, into.len());
+            }
+            return Ok(());
         }
         // SAFETY: `resolve` checked that this many bytes are there; shared memory is never registered or attached.
         unsafe { self.fetch_to(found, into.as_ptr(), into.len()) }
@@ -258,6 +293,50 @@ impl HostMemory {
         // SAFETY: `resolve` checked that this many bytes are there and may be written; shared memory is never registered
         // or attached.
         unsafe { self.store_from(found, from.as_iovec().iov_base.cast(), from.len()) }
+    }
+
+    /// Host memory from which the system can read the first bytes of a piece, and how many: where they are, or a copy.
+    pub(crate) fn readable(&self, of: Granted) -> Result<(*const u8, usize), Fault> {
+        let found = self.resolve(of, Access::REMOTE_READ)?;
+        let length = of.length as usize;
+        if found.place.is_host() {
+            return Ok((found.pointer, length));
+        }
+        let length = length.min(STAGE_OUT_AHEAD_BYTES);
+        let lasting = of.slot & REGION == 0;
+        let mut staging = self.staging();
+        if !lasting {
+            // Others may have written it since it was last asked for, and may write what is behind it.
+            staging.forget_passing();
+        }
+        let available = if lasting { found.available } else { length };
+        // SAFETY: `resolve` checked that `available` bytes are there; neither `take` nor `deregister` lets go of memory
+        // that a copy is under way for.
+        let pointer = unsafe { staging.fetch(of.first(length as u64), found.located(length), available, lasting)? };
+        Ok((pointer, length))
+    }
+
+    /// Host memory into which the system can write the first bytes of a piece, and how many; to be told of with
+    /// [`HostMemory::written`].
+    pub(crate) fn writable(&mut self, of: Granted) -> Result<(*mut u8, usize), Fault> {
+        let found = self.resolve(of, Access::REMOTE_WRITE)?;
+        let length = of.length as usize;
+        if found.place.is_host() {
+            return Ok((found.pointer, length));
+        }
+        self.staging_mut().claim(found.located(length))
+    }
+
+    /// So many bytes were written where [`HostMemory::writable`] said.
+    pub(crate) fn written(&mut self, of: Granted, length: usize) -> Result<(), Fault> {
+        let found = self.resolve(of, Access::REMOTE_WRITE)?;
+        if !found.place.is_host() {
+            let length = length.min(of.length as usize);
+            // SAFETY: it is part of the piece that was claimed; neither `take` nor `deregister` lets go of memory before
+            // it is settled.
+            unsafe { self.staging_mut().commit(found.located(length)) };
+        }
+        Ok(())
     }
 
     /// Copies out of a piece.

@@ -82,6 +82,22 @@ impl Staging {
         unsafe { self.inbound.write(to, source, &mut self.counters) }.map_err(fault)
     }
 
+    /// Room for the first bytes of a piece, to be filled and then committed. What is not committed is not there.
+    pub(crate) fn claim(&mut self, to: Located) -> Result<(*mut u8, usize), Fault> {
+        self.inbound.claim(to, &mut self.counters).map_err(fault)
+    }
+
+    /// So many bytes were put where the last claim said.
+    ///
+    /// # Safety
+    /// `to` is the claim's, with no more bytes than it gave; it may be written as with [`Staging::write`].
+    pub(crate) unsafe fn commit(&mut self, to: Located) {
+        self.counters.in_writes += 1;
+        self.counters.in_bytes += to.length as u64;
+        self.outbound.forget_range(&to);
+        self.inbound.commit(to.length);
+    }
+
     /// Copies out of a device, what was written before included.
     ///
     /// # Safety
@@ -237,33 +253,42 @@ impl Inbound {
     ) -> Result<(), DeviceError> {
         let mut done = 0;
         while done < to.length {
-            let at = to.address + done as u64;
-            let continues = self.open.is_some_and(|open| {
-                open.place == to.place && open.address + open.length as u64 == at && open.length < STAGE_IN_BYTES
-            });
-            if !continues {
-                self.start_open(counters);
-                if self.flying.len() >= STAGE_IN_BUFFERS {
-                    self.land_one();
-                }
-                self.open = Some(Located { place: to.place, address: at, length: 0 });
-            }
-            let filled = self.open.map_or(0, |open| open.length);
-            let length = (STAGE_IN_BYTES - filled).min(to.length - done);
-            let piece = Located { address: at, length, ..to };
-            if self.flying.iter().any(|(flying, _)| flying.overlaps(&piece)) {
-                self.land_all();
-            }
-            let next = self.next;
-            let buffer = self.pinned(to.place, counters)?.at(next * STAGE_IN_BYTES + filled);
+            let rest = Located { address: to.address + done as u64, length: to.length - done, ..to };
+            let (buffer, length) = self.claim(rest, counters)?;
             // SAFETY: the caller vouches for the source; the buffer has room, and nothing else uses it.
             unsafe { copy::copy(buffer, source.add(done), length) };
-            if let Some(open) = &mut self.open {
-                open.length += length;
-            }
+            self.commit(length);
             done += length;
         }
         Ok(())
+    }
+
+    /// Room for bytes that go to the beginning of a piece: behind those before it, or in the next buffer.
+    fn claim(&mut self, to: Located, counters: &mut StagingCounters) -> Result<(*mut u8, usize), DeviceError> {
+        let continues = self.open.is_some_and(|open| {
+            open.place == to.place && open.address + open.length as u64 == to.address && open.length < STAGE_IN_BYTES
+        });
+        if !continues {
+            self.start_open(counters);
+            if self.flying.len() >= STAGE_IN_BUFFERS {
+                self.land_one();
+            }
+            self.open = Some(Located { length: 0, ..to });
+        }
+        let filled = self.open.map_or(0, |open| open.length);
+        let length = (STAGE_IN_BYTES - filled).min(to.length);
+        let piece = Located { length, ..to };
+        if self.flying.iter().any(|(flying, _)| flying.overlaps(&piece)) {
+            self.land_all();
+        }
+        let next = self.next;
+        Ok((self.pinned(to.place, counters)?.at(next * STAGE_IN_BYTES + filled), length))
+    }
+
+    fn commit(&mut self, length: usize) {
+        if let Some(open) = &mut self.open {
+            open.length += length;
+        }
     }
 
     fn pinned(&mut self, place: Place, counters: &mut StagingCounters) -> Result<&mut Pinned, DeviceError> {
@@ -278,7 +303,7 @@ impl Inbound {
 
     /// Starts to copy what was gathered.
     fn start_open(&mut self, counters: &mut StagingCounters) {
-        let Some(open) = self.open.take() else { return };
+        let Some(open) = self.open.take().filter(|open| open.length > 0) else { return };
         counters.in_copies += 1;
         let started = self.pinned(open.place, counters).map(|memory| memory.pointer).and_then(|memory| {
             let from = memory.as_ptr().wrapping_add(self.next * STAGE_IN_BYTES) as u64;
@@ -329,7 +354,7 @@ impl Inbound {
 
     /// Copies what was gathered by this thread: for a short one that is the shortest way.
     fn copy_open(&mut self, counters: &mut StagingCounters) {
-        if let Some(open) = self.open.take() {
+        if let Some(open) = self.open.take().filter(|open| open.length > 0) {
             counters.in_copies += 1;
             let next = self.next;
             let copied = self.pinned(open.place, counters).and_then(|memory| {

@@ -7,7 +7,7 @@ use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use weft_core::address::{Address, PeerId};
-use weft_core::event::{self, CompletionKind, Failure, QueueId};
+use weft_core::event::{CompletionKind, Failure, QueueId};
 use weft_core::memory::LocalKey;
 use weft_mem::Buffer;
 
@@ -54,14 +54,18 @@ impl CompletionQueue {
     /// The oldest completion, if there is one.
     pub fn read(&self) -> Result<Option<Completion>> {
         let mut core = self.lock_with_completions();
-        core.check_devices()?;
-        match core.completion(self.inner.id) {
-            None => core.check().map(|()| None),
-            found => {
-                core.made_room();
-                Ok(found)
-            }
+        if core.engine.completions(self.inner.id) == 0 && !core.stash.holds(self.inner.id) {
+            return core.check().map(|()| None);
         }
+        // Filled where the caller will have it.
+        let mut found = Ok(Some(Completion::empty()));
+        if let Ok(Some(completion)) = &mut found
+            && !core.completion(self.inner.id, completion)
+        {
+            return core.check().map(|()| None);
+        }
+        core.made_room();
+        found
     }
 
     /// Appends the oldest completions, `limit` at most; gives how many.
@@ -69,7 +73,7 @@ impl CompletionQueue {
         let mut core = self.lock_with_completions();
         core.check_devices()?;
         let before = into.len();
-        into.extend(std::iter::from_fn(|| core.completion(self.inner.id)).take(limit));
+        while into.len() - before < limit && core.read_into(self.inner.id, into) {}
         match into.len() - before {
             0 => core.check().map(|()| 0),
             count => {
@@ -131,7 +135,8 @@ impl Drop for Inner {
     fn drop(&mut self) {
         let mut core = self.domain.nic().lock();
         self.waiter.close(&mut core);
-        while core.completion(self.id).is_some() {}
+        let mut completion = Completion::empty();
+        while core.completion(self.id, &mut completion) {}
         core.engine.close_queue(self.id);
     }
 }
@@ -162,6 +167,23 @@ pub struct Completion {
 }
 
 impl Completion {
+    /// One that says nothing, to be filled in.
+    #[inline]
+    fn empty() -> Completion {
+        Completion {
+            context: 0,
+            kind: CompletionKind::Send,
+            result: Ok(()),
+            length: 0,
+            tag: 0,
+            immediate: None,
+            source: None,
+            peer: None,
+            buffer: None,
+            offset: 0,
+        }
+    }
+
     /// The completion if it succeeded, otherwise why not.
     pub fn ok(self) -> Result<Completion> {
         match self.result {
@@ -245,48 +267,63 @@ impl Stash {
 }
 
 impl Core {
-    /// The oldest completion of a queue, with its buffer.
-    fn completion(&mut self, queue: QueueId) -> Option<Completion> {
+    /// Fills in the oldest completion of a queue, with its buffer; false: there is none.
+    #[inline]
+    fn completion(&mut self, queue: QueueId, into: &mut Completion) -> bool {
         if !self.stash.queues.is_empty()
             && let Some(completion) = self.stash.pop(queue)
         {
-            return Some(completion);
+            *into = completion;
+            return true;
         }
-        self.fresh_completion(queue)
+        self.fill_completion(queue, into)
     }
 
-    fn fresh_completion(&mut self, queue: QueueId) -> Option<Completion> {
-        let completion = self.engine.poll_completion(queue)?;
-        if !self.settle() {
-            return None;
+    /// Appends the oldest completion of a queue; false: there is none.
+    #[inline]
+    fn read_into(&mut self, queue: QueueId, into: &mut Vec<Completion>) -> bool {
+        if self.engine.completions(queue) == 0 && !self.stash.holds(queue) {
+            return false;
         }
-        Some(self.with_buffer(completion))
+        into.push(Completion::empty());
+        if into.last_mut().is_some_and(|last| self.completion(queue, last)) {
+            return true;
+        }
+        into.pop();
+        false
+    }
+
+    /// Puts the oldest completion where it shall be: it is long, and every move of it can be felt. False: there is none.
+    #[inline]
+    fn fill_completion(&mut self, queue: QueueId, into: &mut Completion) -> bool {
+        // Before it is taken out, so that none is lost should a device fail.
+        if self.engine.completions(queue) == 0 || !self.settle() {
+            return false;
+        }
+        let Some(completion) = self.engine.peek_completion(queue) else { return false };
+        into.context = completion.context;
+        into.kind = completion.kind;
+        into.result = completion.result;
+        into.length = completion.length;
+        into.tag = completion.tag;
+        into.immediate = completion.immediate;
+        into.source = completion.source;
+        into.peer = completion.peer;
+        into.offset = completion.offset;
+        let local = completion.local;
+        if local != LocalKey::NONE {
+            // What was borrowed goes back to its lender by being dropped.
+            into.buffer = self.engine.memory_mut().take(local).filter(|buffer| !buffer.is_borrowed());
+        }
+        self.engine.drop_completion(queue);
+        true
     }
 
     /// Takes all completions that wait, so that the memory their operations borrowed is given back.
     pub(crate) fn stash(&mut self, queue: QueueId) {
-        while let Some(completion) = self.fresh_completion(queue) {
-            self.stash.push(queue, completion);
-        }
-    }
-
-    fn with_buffer(&mut self, completion: event::Completion) -> Completion {
-        let buffer = match completion.local {
-            LocalKey::NONE => None,
-            key => self.engine.memory_mut().take(key),
-        };
-        Completion {
-            context: completion.context,
-            kind: completion.kind,
-            result: completion.result,
-            length: completion.length,
-            tag: completion.tag,
-            immediate: completion.immediate,
-            source: completion.source,
-            peer: completion.peer,
-            // What was borrowed goes back to its lender by being dropped.
-            buffer: buffer.filter(|buffer| !buffer.is_borrowed()),
-            offset: completion.offset,
+        let mut completion = Completion::empty();
+        while self.fill_completion(queue, &mut completion) {
+            self.stash.push(queue, std::mem::replace(&mut completion, Completion::empty()));
         }
     }
 }

@@ -21,7 +21,7 @@ use crate::endpoint::{Endpoint, EndpointOptions};
 use crate::error::{Error, Result};
 use crate::fabric::Fabric;
 use crate::limits::LINGER_ACKNOWLEDGE_US;
-use crate::local::{Local, LocalStatistics, Methods};
+use crate::local::{Local, LocalStatistics};
 use crate::memory_region::{MemoryRegion, Registrable};
 
 /// One NIC: an engine, a link, and the memory that both may touch. Clones are handles of the same NIC, as is everything
@@ -116,7 +116,7 @@ impl Domain {
     /// whose peers shall be served.
     pub fn progress(&self) -> Result<()> {
         let mut core = self.nic().lock();
-        core.progress();
+        core.progress_all();
         core.check()
     }
 
@@ -184,7 +184,7 @@ impl Drop for Shared {
         let heard = self.nic.lock().engine.statistics().packets_received > 0;
         let start = Instant::now();
         while heard && start.elapsed() < Duration::from_micros(LINGER_ACKNOWLEDGE_US) {
-            self.nic.lock().progress();
+            self.nic.lock().progress_all();
         }
     }
 }
@@ -280,12 +280,8 @@ impl DomainBuilder {
         let local = match road {
             Road::Packets => None,
             Road::Automatic => {
-                // Not measured here: only what the environment says.
-                let told =
-                    std::env::var_os("WEFT_COPY").and_then(|_| weft_mem::calibrate::copy_methods().attach_from_bytes);
-                let methods = Methods { attach_from_bytes: told.unwrap_or(usize::MAX) };
                 // Without it everything goes as packets: a second domain on the same port cannot have the name.
-                Local::open(link.local(), self.fabric.session_id(), self.config.commands_max, methods).ok()
+                Local::open(link.local(), self.fabric.session_id(), self.config.commands_max).ok()
             }
         };
         self.open(Box::new(link), local)

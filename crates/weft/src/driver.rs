@@ -14,7 +14,7 @@ use weft_core::engine::{Engine, Piece, Transmit};
 use weft_core::event::{CounterId, QueueId};
 use weft_core::time::Time;
 use weft_link::staged::{OutgoingAnywhere, Staged};
-use weft_link::wait::WaitSet;
+use weft_link::wait::{WaitSet, ticks};
 use weft_link::{Link, Outgoing, SendError};
 use weft_mem::{HostMemory, Segment, Sendable};
 
@@ -22,7 +22,7 @@ use crate::completion_queue::Stash;
 use crate::error::{Error, Result};
 use crate::limits::{
     DRAIN_ROUNDS_MAX, FLUSH_US, LINK_POLL_US, LINK_RETRY_US, PIECES_PER_BATCH, RECEIVE_ROUNDS_MAX, ROUNDS_WHILE_BUSY,
-    ROUNDS_WHILE_QUIET, SPIN_US, TRANSMIT_BATCH_MAX,
+    SPIN_US, TICKS_WHILE_QUIET, TRANSMIT_BATCH_MAX,
 };
 use crate::local::Local;
 
@@ -59,7 +59,7 @@ impl Nic {
     pub(crate) fn lock_progressed(&self) -> MutexGuard<'_, Core> {
         let mut core = self.lock();
         if self.progress == Progress::Manual {
-            core.progress();
+            core.progress_all();
         }
         core
     }
@@ -72,7 +72,7 @@ impl Nic {
     pub(crate) fn run(&self, set: &Arc<WaitSet>) {
         while !self.stop.load(Ordering::Acquire) {
             let mut core = self.lock();
-            core.progress();
+            core.progress_all();
             core.arm(Awaited::Timeout, set, true);
             drop(core);
             // Arming forgets earlier signals, that of `stop` too: the flag is looked at once more behind it.
@@ -116,8 +116,9 @@ pub(crate) struct Core {
     pub(crate) link: Staged<Box<dyn Link>>,
     /// The road to peers on this machine, unless everything goes as packets.
     pub(crate) local: Option<Local>,
-    /// Rounds since peers that come and go were attended to, and since packets were looked for.
-    unattended: u32,
+    /// When packets were last looked for, and rounds since then.
+    looked_at: u64,
+    rounds: u32,
     pub(crate) stash: Stash,
     start: Instant,
     /// Filled by the engine and not yet taken by the link: those from `sent` to `filled`.
@@ -145,7 +146,8 @@ impl Core {
             engine,
             link: Staged::new(link),
             local,
-            unattended: 0,
+            looked_at: 0,
+            rounds: 0,
             stash: Stash::default(),
             start: Instant::now(),
             transmits: (0..TRANSMIT_BATCH_MAX).map(|_| transmit()).collect(),
@@ -167,33 +169,33 @@ impl Core {
         Time(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX - 1) + 1)
     }
 
-    /// One round: what came, what is due, what is to go. Peers on this machine are looked for each time; packets, which
-    /// cost a system call, only now and then while the former keep us busy or none are expected.
+    /// One round for somebody who comes again soon. Peers on this machine are looked for each time; packets and peers that
+    /// come and go, which cost system calls, only now and then while the former keep us busy or nothing is expected.
     #[inline]
     pub(crate) fn progress(&mut self) {
         if let Some(local) = &mut self.local {
             let busy = local.progress(&mut self.engine);
-            self.unattended += 1;
-            let rarely = if busy { ROUNDS_WHILE_BUSY } else { ROUNDS_WHILE_QUIET };
-            if self.unattended < rarely && (busy || self.engine.is_quiet()) {
-                if busy {
+            if busy {
+                self.rounds += 1;
+                if self.rounds < ROUNDS_WHILE_BUSY {
                     self.notify();
+                    return;
                 }
+            } else if self.engine.is_quiet() && ticks().wrapping_sub(self.looked_at) < TICKS_WHILE_QUIET {
                 return;
             }
-            self.attend();
         }
-        self.progress_packets();
+        self.progress_all();
     }
 
-    /// Peers on this machine that come and go.
-    fn attend(&mut self) {
-        self.unattended = 0;
-        if let Some(local) = &mut self.local
-            && local.attend(&mut self.engine)
-        {
+    /// One round: what came, what is due, what is to go. Who sleeps does this before, as nothing may be left to be found.
+    pub(crate) fn progress_all(&mut self) {
+        if let Some(local) = &mut self.local {
+            (self.rounds, self.looked_at) = (0, ticks());
+            local.attend(&mut self.engine);
             local.progress(&mut self.engine);
         }
+        self.progress_packets();
     }
 
     fn progress_packets(&mut self) {
@@ -252,6 +254,7 @@ impl Core {
         {
             // One round, of what may be many: who sleeps, since nothing could be done, goes on with it.
             local.set_changed();
+            self.engine.memory_mut().advance();
             self.notify();
         }
     }
@@ -395,6 +398,12 @@ impl Core {
             next = next.min(self.now().plus_micros(LINK_POLL_US));
         }
         next
+    }
+
+    /// Whether nobody sleeps.
+    #[inline]
+    pub(crate) fn is_unwatched(&self) -> bool {
+        self.armed.is_empty()
     }
 
     /// Wakes those who have got what they sleep for, and those who sleep longer than they may.

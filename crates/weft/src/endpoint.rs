@@ -9,7 +9,7 @@ use weft_core::address::Address;
 use weft_core::command::{Command, CommandFlags, EndpointId, Operation, PostError, Receive};
 use weft_core::engine::{Bindings, EndpointKind};
 use weft_core::memory::LocalKey;
-use weft_mem::Buffer;
+use weft_mem::{Buffer, Segment};
 
 use crate::completion_queue::CompletionQueue;
 use crate::counter::Counter;
@@ -117,6 +117,14 @@ impl EndpointOptions {
     }
 }
 
+/// Why a command was not done at once.
+enum NotDone<'a> {
+    /// It has to be posted.
+    Later(Payload<'a>),
+    /// It cannot be.
+    Refused(Refused),
+}
+
 /// The bytes of a command.
 pub(crate) enum Payload<'a> {
     /// As the command says already.
@@ -221,8 +229,13 @@ impl Endpoint {
             self.inner.injected.store(true, Ordering::Relaxed);
         }
         let mut core = self.domain().nic().lock();
+        let payload = match core.do_local_at_once(&mut command, payload) {
+            Ok(()) => return Ok(command.context),
+            Err(NotDone::Refused(refused)) => return Err(refused),
+            Err(NotDone::Later(payload)) => payload,
+        };
         core.attach_payload(&mut command, payload)?;
-        if let Some(posted) = core.post_local(&command) {
+        if let Some(posted) = core.post_local(&mut command) {
             return match posted {
                 Ok(()) => Ok(command.context),
                 Err(error) => {
@@ -253,13 +266,17 @@ impl Endpoint {
         }
         let mut core = self.domain().nic().lock();
         receive.local = core.attach(buffer)?;
-        let now = core.now();
+        // Only a message that waits as packets brings timers into it.
+        let now = if core.engine.has_unexpected(receive.endpoint) { core.now() } else { core.engine.clock() };
         if let Err(error) = core.engine.post_receive(now, &receive) {
             let buffer = core.engine.memory_mut().take(receive.local);
             return Err(Refused { error: error.into(), buffer });
         }
         core.unblock();
-        core.posted(now, false);
+        if core.engine.is_urgent() {
+            let now = core.now();
+            core.posted(now, false);
+        }
         Ok(receive.context)
     }
 }
@@ -277,7 +294,7 @@ impl Drop for Inner {
             let start = Instant::now();
             while start.elapsed() < Duration::from_micros(LINGER_MAX_US) {
                 let mut core = nic.lock();
-                core.progress();
+                core.progress_all();
                 let local = core.local.as_ref().map_or(0, |local| local.under_way(self.id));
                 if core.is_abandoned() || core.engine.state().commands + local == 0 {
                     break;
@@ -298,10 +315,40 @@ impl Drop for Inner {
 impl Core {
     /// Posts a command whose peer is on this machine; `None`: it goes as packets.
     #[inline]
-    fn post_local(&mut self, command: &Command) -> Option<Result<(), PostError>> {
+    fn post_local(&mut self, command: &mut Command) -> Option<Result<(), PostError>> {
         let posted = self.local.as_mut()?.post(&mut self.engine, command)?;
         self.notify();
         Some(posted)
+    }
+
+    /// Does a command whose peer is on this machine, if that needs no more than a copy of its bytes.
+    #[inline]
+    fn do_local_at_once<'a>(&mut self, command: &mut Command, payload: Payload<'a>) -> Result<(), NotDone<'a>> {
+        let Some(local) = &mut self.local else { return Err(NotDone::Later(payload)) };
+        let bytes = match &payload {
+            Payload::Copy(bytes) => Some(Segment::from_slice(bytes)),
+            Payload::Whole(buffer) if self.engine.memory().has_room() => buffer.segment(),
+            _ => None,
+        };
+        let short = bytes.and_then(|bytes| Some((bytes, u32::try_from(bytes.len()).ok()?)));
+        let Some((bytes, length)) = short else { return Err(NotDone::Later(payload)) };
+        match local.do_at_once(&mut self.engine, command, bytes) {
+            None => return Err(NotDone::Later(payload)),
+            Some(Err(error)) => {
+                let buffer = if let Payload::Whole(buffer) = payload { Some(buffer) } else { None };
+                return Err(NotDone::Refused(Refused { error: error.into(), buffer }));
+            }
+            Some(Ok(())) => command.length = length,
+        }
+        let local = match payload {
+            Payload::Whole(buffer) => self.attach(buffer).unwrap_or(LocalKey::NONE),
+            _ => LocalKey::NONE,
+        };
+        self.engine.report_done(command, local);
+        if !self.is_unwatched() {
+            self.notify();
+        }
+        Ok(())
     }
 
     fn close_local(&mut self, endpoint: EndpointId) {

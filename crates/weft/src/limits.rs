@@ -23,8 +23,9 @@ pub const DRAIN_ROUNDS_MAX: usize = 256;
 
 /// Rounds that peers on this machine may have for themselves before packets are looked for.
 pub const ROUNDS_WHILE_BUSY: u32 = 256;
-/// Rounds between two looks for packets, and for new peers, while nothing is under way.
-pub const ROUNDS_WHILE_QUIET: u32 = 32;
+/// Ticks of the processor's clock between two looks for packets, and for new peers, while nothing is under way: about a
+/// microsecond, which such a look costs too.
+pub const TICKS_WHILE_QUIET: u64 = 3000;
 /// Messages up to this length go to a peer of the same machine at once; longer ones wait until they are wanted.
 pub const LOCAL_EAGER_MAX_BYTES: usize = 64 << 10;
 /// Longer messages, writes and reads go through the ring in parts of this length.
@@ -35,6 +36,8 @@ pub const LOCAL_RECORDS_PER_ROUND: usize = 64;
 pub const LOCAL_POLLED_AT_ONCE: usize = 32;
 /// Offers, reads and copies of one peer that are under way here; more wait in its ring.
 pub const LOCAL_QUESTIONS_MAX: usize = 1024;
+/// Shorter copies are never made in a peer's memory, whatever was measured or said: each is a system call.
+pub const LOCAL_ATTACH_MIN_BYTES: usize = 4 << 10;
 /// Bytes that one round copies in a peer's memory, so that nobody else waits for long.
 pub const LOCAL_ATTACH_BYTES: u64 = 4 << 20;
 /// Regions of one peer that an endpoint reaches by itself.

@@ -3,13 +3,19 @@
 
 use std::time::Duration;
 
-use weft::{Access, Fabric, Progress};
+use weft::{Access, Fabric, Progress, Road};
 
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
 
 fn talk(bind: &str, reach: &str) {
+    for road in [Road::Packets, Road::Automatic] {
+        talk_on(road, bind, reach);
+    }
+}
+
+fn talk_on(road: Road, bind: &str, reach: &str) {
     let fabric = Fabric::new("addresses").unwrap();
-    let make = || fabric.domain().progress(Progress::Automatic).udp(bind).unwrap();
+    let make = || fabric.domain().road(road).progress(Progress::Automatic).udp(bind).unwrap();
     let (a, b) = (make(), make());
     let (a_queue, b_queue) = (a.completion_queue(64), b.completion_queue(64));
     let (a_end, b_end) = (a.endpoint(&a_queue).unwrap(), b.endpoint(&b_queue).unwrap());

@@ -8,7 +8,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use weft::{Access, Buffer, CompletionQueue, Domain, Fabric, PeerId};
+use weft::{Access, Buffer, CompletionQueue, Domain, Fabric, PeerId, Road};
 
 struct Counting;
 
@@ -50,8 +50,14 @@ impl Pair {
 
 #[test]
 fn nothing_is_allocated_for_each_operation() {
+    for road in [Road::Packets, Road::Automatic] {
+        nothing_is_allocated(road);
+    }
+}
+
+fn nothing_is_allocated(road: Road) {
     let fabric = Fabric::new("allocation").unwrap();
-    let domains = [0, 1].map(|_| fabric.udp("127.0.0.1:0").unwrap());
+    let domains = [0, 1].map(|_| fabric.domain().road(road).udp("127.0.0.1:0").unwrap());
     let queues = domains.each_ref().map(|domain| domain.completion_queue(256));
     let endpoints = [0, 1].map(|index: usize| domains[index].endpoint(&queues[index]).unwrap());
     let to_b = domains[0].addresses().insert(endpoints[1].address()).unwrap();
@@ -82,5 +88,5 @@ fn nothing_is_allocated_for_each_operation() {
     }
     let total: usize = allocated.iter().sum();
     // Tables that grow now and then are no steady state; one for every operation (ten a round) would be 3000.
-    assert!(total == 0, "{total} allocations in 300 rounds: {allocated:?}");
+    assert!(total == 0, "{total} allocations in 300 rounds on {road:?}: {allocated:?}");
 }

@@ -1,6 +1,10 @@
 //! Device memory in the library: which way it takes, and what is told when something is wrong. What it does otherwise is
 //! what all memory does, as the conformance suite shows.
-#![expect(clippy::unwrap_used, reason = "clippy.toml allows them in tests, but not in the functions that tests call")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "clippy.toml allows them in tests, but not in the functions that tests call"
+)]
 
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
@@ -10,7 +14,7 @@ use weft::device::{Direction, Kind, Place, Transfer, operations};
 use weft::link::{Counters, Incoming, Link, Outgoing, SendError};
 use weft::{
     Access, Blame, Buffer, Completion, CompletionQueue, Domain, Endpoint, Error, Fabric, Fault, PeerId, Registrable,
-    raw,
+    Road, raw,
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -23,8 +27,8 @@ struct Node {
     endpoint: Endpoint,
 }
 
-fn node(fabric: &Fabric, wrap: bool) -> Node {
-    let mut builder = fabric.domain();
+fn node(fabric: &Fabric, wrap: bool, road: Road) -> Node {
+    let mut builder = fabric.domain().road(road);
     if wrap {
         builder = builder.decorate(|link| Stubborn { inner: link, calls: 0 });
     }
@@ -34,9 +38,9 @@ fn node(fabric: &Fabric, wrap: bool) -> Node {
     Node { domain, queue, endpoint }
 }
 
-fn pair(wrap: bool) -> (Node, Node, PeerId) {
+fn pair(wrap: bool, road: Road) -> (Node, Node, PeerId) {
     let fabric = Fabric::new("device").unwrap();
-    let (a, b) = (node(&fabric, wrap), node(&fabric, false));
+    let (a, b) = (node(&fabric, wrap, road), node(&fabric, false, road));
     let to_b = a.domain.addresses().insert(b.endpoint.address()).unwrap();
     (a, b, to_b)
 }
@@ -100,7 +104,11 @@ impl Link for Stubborn {
 
 #[test]
 fn bytes_go_through_few_pinned_copies() {
-    let (a, b, to_b) = pair(false);
+    [Road::Packets, Road::Automatic].into_iter().for_each(bytes_go_through_few_pinned_copies_on);
+}
+
+fn bytes_go_through_few_pinned_copies_on(road: Road) {
+    let (a, b, to_b) = pair(false, road);
     let bytes = pattern(4 << 20);
     let (from, to) = (on(HERE, &bytes), raw::Memory::alloc_device(THERE, 4 << 20).unwrap());
     let region = b.domain.register(to.clone(), Access::REMOTE).unwrap();
@@ -122,13 +130,13 @@ fn bytes_go_through_few_pinned_copies() {
     assert!(back.to_vec(0, 4 << 20).unwrap() == bytes);
     assert_eq!(a.domain.transfer_counters().staging.in_bytes, 4 << 20);
     // A domain that has nothing to do with devices counts nothing.
-    let (host, _other, _) = pair(false);
+    let (host, _other, _) = pair(false, road);
     assert_eq!(host.domain.transfer_counters(), Default::default());
 }
 
 #[test]
 fn a_link_without_room_makes_it_copy_again_and_says_so() {
-    let (a, b, to_b) = pair(true);
+    let (a, b, to_b) = pair(true, Road::Packets);
     // More than the window keeps, so that what waits for the link is pushed out of it: regions are read anew besides.
     let bytes = pattern(1 << 20);
     let region = a.domain.register(on(HERE, &bytes), Access::REMOTE).unwrap();
@@ -188,7 +196,11 @@ fn memory_is_named_or_found() {
 
 #[test]
 fn a_device_that_fails_ends_the_domain_loudly() {
-    let (a, b, to_b) = pair(false);
+    [Road::Packets, Road::Automatic].into_iter().for_each(a_device_that_fails_ends_the_domain_loudly_on);
+}
+
+fn a_device_that_fails_ends_the_domain_loudly_on(road: Road) {
+    let (a, b, to_b) = pair(false, road);
     let device = operations(Kind::Emulated).unwrap();
     let address = device.allocate(0, 4096).unwrap();
     // SAFETY: broken on purpose: the emulated device notices.
@@ -214,7 +226,11 @@ fn a_device_that_fails_ends_the_domain_loudly() {
 
 #[test]
 fn what_a_kernel_writes_is_what_peers_read() {
-    let (a, b, to_b) = pair(false);
+    [Road::Packets, Road::Automatic].into_iter().for_each(what_a_kernel_writes_is_what_peers_read_on);
+}
+
+fn what_a_kernel_writes_is_what_peers_read_on(road: Road) {
+    let (a, b, to_b) = pair(false, road);
     let region = b.domain.register(Registrable::on(THERE, 8192).unwrap(), Access::REMOTE_READ).unwrap();
     for round in 1..50u8 {
         // As a kernel does: past the library, on the device.

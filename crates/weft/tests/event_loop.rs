@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use tokio::io::unix::AsyncFd;
-use weft::{Completion, CompletionQueue, Endpoint, Fabric, PeerId, Progress};
+use weft::{Completion, CompletionQueue, Endpoint, Fabric, PeerId, Progress, Road};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -40,8 +40,14 @@ async fn echo(endpoint: &Endpoint, queue: &CompletionQueue, peer: PeerId, first:
 }
 
 fn play(progress: Progress) {
+    for road in [Road::Packets, Road::Automatic] {
+        play_on(road, progress);
+    }
+}
+
+fn play_on(road: Road, progress: Progress) {
     let fabric = Fabric::new("event loop").unwrap();
-    let domains = [0, 1].map(|_| fabric.domain().progress(progress).udp("127.0.0.1:0").unwrap());
+    let domains = [0, 1].map(|_| fabric.domain().road(road).progress(progress).udp("127.0.0.1:0").unwrap());
     let queues = domains.each_ref().map(|domain| domain.completion_queue(64));
     let endpoints = [0, 1].map(|index: usize| domains[index].endpoint(&queues[index]).unwrap());
     let peers = [0, 1].map(|index: usize| domains[index].addresses().insert(endpoints[1 - index].address()).unwrap());

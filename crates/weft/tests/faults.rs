@@ -27,7 +27,7 @@ impl Node {
     }
 
     fn at(fabric: &Fabric, address: SocketAddr) -> Node {
-        let domain = fabric.domain().progress(Progress::Automatic).udp(address).unwrap();
+        let domain = fabric.domain().road(weft::Road::Packets).progress(Progress::Automatic).udp(address).unwrap();
         let queue = domain.completion_queue(1 << 14);
         let endpoint = domain.endpoint(&queue).unwrap();
         Node { domain, queue, endpoint }

@@ -58,6 +58,10 @@ to look at; times mean little from one machine to the next.
   pinned to the same two processors. Virtual processors move, so the cache line is taken before and after each run, and
   weft / bare line is by the lines around Weft's own runs.
 
+  device: at each size all bytes are verified before and after. One at a time, a send is over when the receiver has said
+  so in a short message, a write or read with its completion. Beside it, copies of the same bytes from and to the same
+  kinds of memory inside of the client, by the operations of the device.
+
 To have the peers on Debian: apt-get install libfabric-bin ucx-utils iproute2. fabtests is in no Debian release: build
 it from libfabric's sources and put it on the PATH.
 ";

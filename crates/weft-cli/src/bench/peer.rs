@@ -10,7 +10,7 @@
 //! [`Measurement::of`] makes the figure of the test. So different ideas of a megabyte do not matter.
 
 use std::net::{Ipv4Addr, TcpListener};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -29,7 +29,7 @@ const FABTESTS_ITERATIONS_MIN: u64 = 65;
 const UCX_OUTSTANDING: &str = "32";
 
 /// A provider of libfabric, with the type of endpoint that it is asked for.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct Provider {
     name: &'static str,
     endpoint: &'static str,
@@ -194,9 +194,15 @@ impl Peer {
         let port = free_port().map_err(|error| {
             Attempt::Failed(Fault::Start { program: who.clone(), why: format!("no free port: {error}") })
         })?;
+        // Over shared memory fabtests have no port; their server's address is the name of a file. Dropped after the pair.
+        let named = match self.family {
+            Family::Fabtests(provider) if provider == SHM => Some(SharedName::new(place, port)),
+            _ => None,
+        };
         let mut pair = Pair::new(&who, RUN_MAX);
         pair.start(Role::Server, self.command(Role::Server, job, place, port)).map_err(Attempt::Failed)?;
-        wait_for_port(&mut pair, port, &who).map_err(Attempt::NeverListened)?;
+        let ready = |process| named.as_ref().map_or_else(|| has_port(process, port), SharedName::is_there);
+        wait_for_server(&mut pair, ready, &who).map_err(Attempt::NeverListened)?;
         pair.start(Role::Client, self.command(Role::Client, job, place, port)).map_err(Attempt::Failed)?;
         let mut shown = Vec::new();
         let mut running = Role::BOTH.len();
@@ -300,12 +306,32 @@ fn free_port() -> std::io::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
-/// Waits until the server has the port; none of these programs tells, and none of their clients tries again.
-fn wait_for_port(pair: &mut Pair, port: u16, who: &str) -> Result<(), Fault> {
+/// The file by which a server over libfabric's shm is found. A server that is killed leaves it behind.
+struct SharedName(PathBuf);
+
+impl SharedName {
+    fn new(place: &Place, port: u16) -> SharedName {
+        SharedName(Path::new("/dev/shm").join(format!("{}:{port}", place.address(Role::Server))))
+    }
+
+    fn is_there(&self) -> bool {
+        self.0.exists()
+    }
+}
+
+impl Drop for SharedName {
+    fn drop(&mut self) {
+        // A server that ended by itself has removed it.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Waits until the server is ready; none of these programs tells, and none of their clients tries again.
+fn wait_for_server(pair: &mut Pair, ready: impl Fn(u32) -> bool, who: &str) -> Result<(), Fault> {
     let latest = pair.deadline().min(Instant::now() + LISTEN_MAX);
     while Instant::now() < latest {
         pair.still_runs(Role::Server)?;
-        if pair.id(Role::Server).is_some_and(|process| has_port(process, port)) {
+        if pair.id(Role::Server).is_some_and(&ready) {
             return Ok(());
         }
         std::thread::sleep(LISTEN_POLL);

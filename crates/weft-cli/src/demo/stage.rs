@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use weft::{
     Address, Completion, CompletionQueue, Domain, Endpoint, EndpointOptions, Fabric, MemoryRegion, PeerId, Progress,
-    RemoteAddress,
+    RemoteAddress, Road,
 };
 
 use super::{Act, Amount};
@@ -49,7 +49,7 @@ impl<'a> Stage<'a> {
     pub(super) fn open(bind: &str, line: Box<dyn Line + 'a>) -> Outcome<Stage<'a>> {
         let fabric = Fabric::new("weft demo").map_err(told)?;
         // A thread of the NIC serves the other side whatever this side is at.
-        let domain = fabric.domain().progress(Progress::Automatic).udp(bind).map_err(told)?;
+        let domain = fabric.domain().road(Road::Packets).progress(Progress::Automatic).udp(bind).map_err(told)?;
         let (sends, receives) = (domain.completion_queue(QUEUE_CAPACITY), domain.completion_queue(QUEUE_CAPACITY));
         let options = EndpointOptions {
             transmit_queue: Some(sends.clone()),

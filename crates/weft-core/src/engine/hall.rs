@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 
 use weft_wire::transaction::Segment;
 
-use super::message::{Body, Envelope, Landing, Matched, UnexpectedMessage, lists, write_local};
+use super::message::{Body, Landing, Matched, UnexpectedMessage, lists, write_local};
 use super::{EndpointKind, Engine};
 use crate::address::{Address, PeerId, SourceId};
 use crate::command::EndpointId;
@@ -40,21 +40,6 @@ pub struct Arrival {
     pub length: u32,
 }
 
-impl Arrival {
-    fn envelope(&self) -> Envelope {
-        Envelope {
-            endpoint: self.endpoint,
-            source: self.source,
-            source_id: self.source_id,
-            peer: self.peer,
-            tagged: self.tagged,
-            tag: self.tag,
-            immediate: self.immediate,
-            length: self.length,
-        }
-    }
-}
-
 /// The bytes of a message, wherever they are.
 pub trait Payload<M> {
     /// Bytes.
@@ -62,6 +47,11 @@ pub trait Payload<M> {
 
     /// Copies those that begin at `offset` into the user's memory, as many as the piece has.
     fn place(&self, memory: &mut M, to: Granted, offset: usize) -> Result<(), Fault>;
+
+    /// Copies all of them into a local buffer, if that is simple; false: it is not, and nothing was copied.
+    fn place_whole(&self, _memory: &mut M, _local: LocalKey, _offset: u64) -> bool {
+        false
+    }
 
     /// Copies all of them into a buffer that has their length.
     fn keep(&self, into: &mut [u8]);
@@ -143,7 +133,7 @@ pub enum Room<'a, M> {
 /// A message that is arriving by another road.
 #[derive(Debug)]
 pub(super) struct Arriving {
-    envelope: Envelope,
+    envelope: Arrival,
     token: u64,
     place: Place,
 }
@@ -180,15 +170,14 @@ impl<M: Memory> Engine<M> {
         if !self.takes(arrival.endpoint, EndpointKind::Reliable) {
             return Delivery::NoSuchEndpoint;
         }
-        let envelope = arrival.envelope();
-        match self.match_posted(&envelope) {
+        match self.match_posted(arrival) {
             Matched::Landing(landing) => {
                 let written = self.land(&landing, payload);
-                self.complete_receive(&envelope, &landing, written.map_err(|_| Failure::LocalFault));
+                self.complete_receive(arrival, &landing, written.map_err(|_| Failure::LocalFault));
                 if written.is_ok() { Delivery::Delivered } else { Delivery::Failed }
             }
             Matched::Truncated(landing) => {
-                self.complete_receive(&envelope, &landing, Err(Failure::Truncated));
+                self.complete_receive(arrival, &landing, Err(Failure::Truncated));
                 Delivery::Truncated
             }
             Matched::NotReady => Delivery::NotReady,
@@ -200,7 +189,7 @@ impl<M: Memory> Engine<M> {
                 let mut kept = self.spare.pop().unwrap_or_default();
                 kept.resize(length, 0);
                 payload.keep(&mut kept);
-                match self.push_unexpected(envelope, Body::Whole(kept)) {
+                match self.push_unexpected(*arrival, Body::Whole(kept)) {
                     Ok(_) => {
                         self.unexpected_bytes += length;
                         Delivery::Kept
@@ -214,6 +203,9 @@ impl<M: Memory> Engine<M> {
     /// Copies a message into the receive that it matched.
     #[inline]
     fn land(&mut self, landing: &Landing, payload: &impl Payload<M>) -> Result<(), Fault> {
+        if payload.place_whole(&mut self.memory, landing.local, landing.offset) {
+            return Ok(());
+        }
         let (mut done, length) = (0, payload.length() as u64);
         while done < length {
             let piece = self.memory.local(landing.local, landing.offset + done, length - done)?;
@@ -228,16 +220,15 @@ impl<M: Memory> Engine<M> {
 
     /// Takes a datagram: it is lost where nobody waits for it.
     pub fn deliver_datagram(&mut self, arrival: &Arrival, bytes: &[u8]) {
-        let envelope = arrival.envelope();
         let matched = if self.takes(arrival.endpoint, EndpointKind::Datagram) {
-            self.match_posted(&envelope)
+            self.match_posted(arrival)
         } else {
             Matched::Nothing
         };
-        self.land_datagram(&envelope, matched, bytes);
+        self.land_datagram(arrival, matched, bytes);
     }
 
-    fn push_unexpected(&mut self, envelope: Envelope, body: Body) -> Result<UnexpectedId, ()> {
+    fn push_unexpected(&mut self, envelope: Arrival, body: Body) -> Result<UnexpectedId, ()> {
         let endpoint = self.endpoint_mut(envelope.endpoint).ok_or(())?;
         let (_, unexpected) = lists(endpoint, envelope.tagged);
         let message = UnexpectedMessage { envelope, body };
@@ -250,24 +241,23 @@ impl<M: Memory> Engine<M> {
         if !self.takes(arrival.endpoint, EndpointKind::Reliable) {
             return Begun::NoSuchEndpoint;
         }
-        let envelope = arrival.envelope();
-        match self.match_posted(&envelope) {
+        match self.match_posted(arrival) {
             Matched::Landing(landing) => {
-                let arriving = Arriving { envelope, token, place: Place::Receive(landing) };
+                let arriving = Arriving { envelope: *arrival, token, place: Place::Receive(landing) };
                 Begun::Now(ArrivalId(self.arrivals.insert(arriving)))
             }
             Matched::Truncated(landing) => {
-                self.complete_receive(&envelope, &landing, Err(Failure::Truncated));
+                self.complete_receive(arrival, &landing, Err(Failure::Truncated));
                 Begun::Truncated
             }
             Matched::NotReady => Begun::NotReady,
             Matched::Nothing => {
-                let length = if waits { 0 } else { envelope.length as usize };
+                let length = if waits { 0 } else { arrival.length as usize };
                 if self.unexpected_bytes + length > self.config.unexpected_max_bytes {
                     return Begun::NotReady;
                 }
-                let index = self.arrivals.insert(Arriving { envelope, token, place: Place::Discard });
-                let Ok(id) = self.push_unexpected(envelope, Body::Arriving(index)) else {
+                let index = self.arrivals.insert(Arriving { envelope: *arrival, token, place: Place::Discard });
+                let Ok(id) = self.push_unexpected(*arrival, Body::Arriving(index)) else {
                     self.arrivals.remove(index);
                     return Begun::NotReady;
                 };
@@ -434,7 +424,7 @@ impl<M: Memory> Engine<M> {
         if arrival.immediate.is_none() {
             return;
         }
-        let peer = self.peer_of(&arrival.envelope());
+        let peer = self.peer_of(arrival);
         self.push(
             bindings.receive_queue,
             Completion {

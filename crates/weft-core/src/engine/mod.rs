@@ -274,6 +274,8 @@ pub struct Engine<M> {
     /// Those that waited at their sender, and how their waiting ended.
     matched: VecDeque<(u32, Result<(), crate::event::Failure>)>,
     unexpected_bytes: usize,
+    /// Some endpoint has refused somebody since credits were last granted.
+    credits_owed: bool,
     /// Buffers of unexpected messages, to be used again.
     spare: Vec<Vec<u8>>,
 
@@ -339,6 +341,7 @@ impl<M: Memory> Engine<M> {
             arrivals: Slab::new(),
             matched: VecDeque::new(),
             unexpected_bytes: 0,
+            credits_owed: false,
             spare: Vec::new(),
             sequence: random.next_u64() >> 2,
             config,
@@ -527,6 +530,16 @@ impl<M: Memory> Engine<M> {
         self.urgent
     }
 
+    /// The time of the last call that brought one.
+    pub fn clock(&self) -> Time {
+        self.clock
+    }
+
+    /// Whether messages wait for a receive at an endpoint.
+    pub fn has_unexpected(&self, endpoint: EndpointId) -> bool {
+        self.endpoint(endpoint).is_some_and(|e| !(e.unexpected.is_empty() && e.tagged_unexpected.is_empty()))
+    }
+
     /// Whether no packet is expected, nor one to be sent: a driver with other things to do may look for them less often.
     pub fn is_quiet(&self) -> bool {
         self.trackers.len() == 0 && self.lives.len() == 0 && self.datagrams.is_empty() && self.answers.is_empty()
@@ -535,8 +548,27 @@ impl<M: Memory> Engine<M> {
     /// The oldest completion of a queue.
     pub fn poll_completion(&mut self, queue: QueueId) -> Option<Completion> {
         let completion = self.queues.get_mut(queue.0 as usize)?.pop()?;
-        self.grant_credits(queue);
+        if self.credits_owed {
+            self.grant_credits(queue);
+        }
         Some(completion)
+    }
+
+    /// The oldest completion of a queue, left there; [`Engine::drop_completion`] takes it out.
+    #[inline]
+    pub fn peek_completion(&self, queue: QueueId) -> Option<&Completion> {
+        self.queues.get(queue.0 as usize)?.front()
+    }
+
+    /// Takes the oldest completion out of a queue.
+    #[inline]
+    pub fn drop_completion(&mut self, queue: QueueId) {
+        if let Some(queue) = self.queues.get_mut(queue.0 as usize) {
+            queue.drop_front();
+        }
+        if self.credits_owed {
+            self.grant_credits(queue);
+        }
     }
 
     /// Completions of a queue that wait to be read.

@@ -79,6 +79,37 @@ impl<M: Memory> Engine<M> {
         Ok(())
     }
 
+    /// Checks a command that will be done when it is posted, and that its completion has a place. Nothing is kept: the
+    /// next call is [`Engine::report_done`], or none.
+    #[inline]
+    pub fn admit_done(&self, command: &Command) -> Result<(), PostError> {
+        let endpoint = self.endpoint(command.endpoint).ok_or(PostError::NoSuchEndpoint)?;
+        if endpoint.kind != EndpointKind::Reliable {
+            return Err(PostError::NotSupported);
+        }
+        let queue = endpoint.bindings.transmit_queue.and_then(|queue| self.queues.get(queue.0 as usize));
+        if command.has(CommandFlags::SILENT) || queue.is_none_or(|queue| queue.has_room_for_post()) {
+            return Ok(());
+        }
+        Err(PostError::CompletionQueueFull)
+    }
+
+    /// A command that was done at once. `local` is the buffer that its completion gives back.
+    #[inline]
+    pub fn report_done(&mut self, command: &Command, local: LocalKey) {
+        let Some(endpoint) = self.endpoint(command.endpoint) else { return };
+        let queue = endpoint.bindings.transmit_queue;
+        let counter = counter_of(endpoint, command.operation);
+        self.count(counter, true);
+        if let Some(queue) = queue.and_then(|queue| self.queues.get_mut(queue.0 as usize))
+            && !command.has(CommandFlags::SILENT)
+        {
+            queue.push_at_once(completion_of(command, local, Ok(())));
+        } else if local != LocalKey::NONE {
+            self.memory.release(local);
+        }
+    }
+
     fn check_operation(&self, command: &Command) -> Result<(), PostError> {
         let class = match command.operation {
             Operation::Done | Operation::Pull => return Err(PostError::NotSupported),

@@ -425,6 +425,7 @@ impl<M: Memory> Engine<M> {
                 credits.append(&mut endpoint.refused);
             }
         }
+        self.credits_owed = self.endpoints.iter().flatten().any(|endpoint| !endpoint.refused.is_empty());
         for request in credits {
             // Nothing else would bring the driver here.
             self.urgent = true;
@@ -433,6 +434,9 @@ impl<M: Memory> Engine<M> {
     }
 
     pub(super) fn grant_credits_of(&mut self, endpoint: EndpointId) {
+        if !self.credits_owed {
+            return;
+        }
         let Some(endpoint) = self.endpoint_mut(endpoint) else { return };
         for request in core::mem::take(&mut endpoint.refused) {
             self.urgent = true;

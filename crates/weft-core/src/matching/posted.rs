@@ -99,6 +99,20 @@ impl<T> Posted<T> {
 
     /// Takes a receive out; `None` when it is gone already.
     pub fn remove(&mut self, id: PostedId) -> Option<T> {
+        self.unlink(id)?;
+        self.slab.remove(id.0)
+    }
+
+    /// Takes a receive out that nobody needs any more.
+    #[inline]
+    pub fn discard(&mut self, id: PostedId) {
+        if self.unlink(id).is_some() {
+            self.slab.discard(id.0);
+        }
+    }
+
+    #[inline]
+    fn unlink(&mut self, id: PostedId) -> Option<()> {
         self.slab.node(id.0)?;
         let class = class_of(id.0.stamp);
         match table(&mut self.exact, &mut self.wild, class) {
@@ -110,7 +124,7 @@ impl<T> Posted<T> {
             }
         }
         self.wild_len -= usize::from(class != EXACT);
-        self.slab.remove(id.0)
+        Some(())
     }
 
     /// The earliest receive that is wanted. Looks at all of them.

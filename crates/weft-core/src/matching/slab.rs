@@ -87,6 +87,18 @@ impl<T> Slab<T> {
         node.item.take()
     }
 
+    /// The same where nobody wants the item.
+    #[inline]
+    pub(super) fn discard(&mut self, id: EntryId) {
+        if let Some(node) = self.nodes.get_mut(id.place as usize).filter(|node| node.stamp == id.stamp) {
+            node.stamp = VACANT;
+            node.next = self.free;
+            self.free = id.place;
+            self.len -= 1;
+            node.item = None;
+        }
+    }
+
     pub(super) fn id(&self, place: u32) -> Option<EntryId> {
         self.nodes.get(place as usize).map(|node| EntryId { stamp: node.stamp, place })
     }

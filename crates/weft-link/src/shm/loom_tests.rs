@@ -1,4 +1,4 @@
-//! Every interleaving of two threads on a ring of one near slot and two far ones, and every value that a load may give in the memory model.
+//! Every interleaving of two threads on a ring of one near slot and one or two far ones, and every value that a load may give in the memory model.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p weft-link --lib shm` runs it. Barriers over all processes are not in
 //! loom's world: here both sides run fences, as they do where the kernel has no such barrier. A wake that gets lost
@@ -25,15 +25,15 @@ struct Shared {
 }
 
 /// A ring in loom's memory. Without `FENCES` it is broken, to show that this is noticed.
-struct LoomRoom<const FENCES: bool> {
+struct LoomRoom<const FAR: u32, const FENCES: bool> {
     shared: Arc<Shared>,
     /// Who is woken: the other side.
     to_receiver: bool,
 }
 
-impl<const FENCES: bool> Room for LoomRoom<FENCES> {
+impl<const FAR: u32, const FENCES: bool> Room for LoomRoom<FAR, FENCES> {
     const NEAR_SLOTS: u32 = 1;
-    const FAR_SLOTS: u32 = 2;
+    const FAR_SLOTS: u32 = FAR;
 
     fn slot_word(&self, slot: u32, word: usize) -> &AtomicU64 {
         &self.shared.words[slot as usize * SLOT_WORDS + word]
@@ -72,7 +72,8 @@ impl<const FENCES: bool> Room for LoomRoom<FENCES> {
     }
 }
 
-fn ring<const FENCES: bool>() -> (Arc<Shared>, Producer<LoomRoom<FENCES>>, Consumer<LoomRoom<FENCES>>) {
+fn ring<const FAR: u32, const FENCES: bool>()
+-> (Arc<Shared>, Producer<LoomRoom<FAR, FENCES>>, Consumer<LoomRoom<FAR, FENCES>>) {
     let shared = Arc::new(Shared {
         words: (0..3 * SLOT_WORDS).map(|_| AtomicU64::new(0)).collect(),
         progress: AtomicU64::new(0),
@@ -118,7 +119,7 @@ fn take<R: Room>(consumer: &mut Consumer<R>, number: u64) -> bool {
 fn records_are_whole_and_in_order() {
     const RECORDS: u64 = 4;
     check(|| {
-        let (_, mut producer, mut consumer) = ring::<true>();
+        let (_, mut producer, mut consumer) = ring::<2, true>();
         let writer = loom::thread::spawn(move || {
             for number in 0..RECORDS {
                 while push(&mut producer, number) == Err(PushError::Full) {
@@ -138,7 +139,7 @@ fn records_are_whole_and_in_order() {
 fn sleeping_receiver<const FENCES: bool>() {
     const RECORDS: u64 = 2;
     check(|| {
-        let (shared, mut producer, mut consumer) = ring::<FENCES>();
+        let (shared, mut producer, mut consumer) = ring::<2, FENCES>();
         let writer = loom::thread::spawn(move || {
             for number in 0..RECORDS {
                 push(&mut producer, number).unwrap();
@@ -170,9 +171,9 @@ fn a_lost_wake_would_be_noticed() {
 /// Both sides sleep whenever they can.
 #[test]
 fn a_sender_that_waits_for_room_is_woken() {
-    const RECORDS: u64 = 4;
+    const RECORDS: u64 = 3;
     check(|| {
-        let (shared, mut producer, mut consumer) = ring::<true>();
+        let (shared, mut producer, mut consumer) = ring::<1, true>();
         let for_writer = shared.clone();
         let writer = loom::thread::spawn(move || {
             for number in 0..RECORDS {

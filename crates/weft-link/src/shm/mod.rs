@@ -9,10 +9,17 @@
 //! What records mean is the business of whoever uses this. Read `layout` for where things lie, `ring` for how records
 //! are handed over, then `channel` and `node`.
 //!
+//! # Limits
+//! A ring holds [`RING_SLOTS`](crate::limits::RING_SLOTS) records at least and
+//! [`PAYLOAD_MAX_BYTES`](crate::limits::PAYLOAD_MAX_BYTES) in one; what is longer goes in pieces
+//! ([`PushError::TooLong`]). Up to [`INLINE_MAX_BYTES`](crate::limits::INLINE_MAX_BYTES) travel in the slot, eight (or
+//! sixteen) of them in the same cache line as the record.
+//!
 //! # Sleeping
 //! Who wants to sleep calls [`Receiver::prepare_sleep`] for each channel, and sleeps on [`Node::descriptor`] if all said
 //! true; then [`Receiver::awake`]. With many channels one barrier serves all: [`Receiver::announce_sleep`] for each,
-//! [`Node::sleep_barrier`] once, [`Receiver::is_empty`] for each.
+//! [`Node::sleep_barrier`] once, [`Receiver::is_empty`] for each. Who waits for room does the same with
+//! [`Sender::prepare_sleep`].
 
 pub(crate) mod layout;
 pub(crate) mod ring;
@@ -27,8 +34,14 @@ mod loom_tests;
 mod node;
 #[cfg(not(loom))]
 mod region;
+#[cfg(test)]
+#[cfg(not(loom))]
+mod ring_tests;
 #[cfg(not(loom))]
 mod socket;
+#[cfg(test)]
+#[cfg(not(loom))]
+mod stranger_tests;
 #[cfg(test)]
 #[cfg(not(loom))]
 mod tests;

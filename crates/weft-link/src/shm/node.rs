@@ -39,7 +39,7 @@ impl Hello {
     const MAGIC: [u8; 4] = *b"weft";
     const BYTES: usize = 8 + Address::BYTES + 8 + 32;
 
-    fn emit(&self) -> Vec<u8> {
+    pub(super) fn emit(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(Hello::BYTES);
         bytes.extend(Hello::MAGIC);
         bytes.extend(VERSION.to_le_bytes());
@@ -50,7 +50,7 @@ impl Hello {
         bytes
     }
 
-    fn parse(bytes: &[u8]) -> Option<Hello> {
+    pub(super) fn parse(bytes: &[u8]) -> Option<Hello> {
         let (magic, rest) = bytes.split_first_chunk::<4>()?;
         let (version, rest) = rest.split_first_chunk::<4>()?;
         let (source, rest) = rest.split_first_chunk()?;
@@ -175,6 +175,8 @@ pub struct Node {
     strangers: Vec<Stranger>,
     next_stranger: u32,
     buffer: Box<[u8]>,
+    /// Kept for [`Node::turn_away`].
+    spare: Option<OwnedFd>,
 }
 
 impl Node {
@@ -188,6 +190,7 @@ impl Node {
         let epoll = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
         // SAFETY: the kernel has just given us this descriptor, and nobody else has it.
         let epoll = unsafe { OwnedFd::from_raw_fd(epoll) };
+        let spare = Some(epoll.try_clone()?);
         let node = Node {
             epoll,
             listener,
@@ -201,9 +204,16 @@ impl Node {
             strangers: Vec::new(),
             next_stranger: 0,
             buffer: vec![0; MESSAGE_MAX_BYTES].into_boxed_slice(),
+            spare,
         };
         node.watch(node.listener.as_fd(), Token::Listener)?;
         Ok(node)
+    }
+
+    /// Takes itself for another user's.
+    #[cfg(test)]
+    pub(super) fn pretend(&mut self, user: u32) {
+        self.user = user;
     }
 
     /// Makes a channel to the node at an address. It can be used at once; whether the other side wants it shows later:
@@ -247,7 +257,7 @@ impl Node {
         };
         for event in ready.iter().take(count) {
             match Token::from_word(event.u64) {
-                Token::Listener => self.accept(events)?,
+                Token::Listener => self.accept(events),
                 Token::Channel(id) => self.serve(id, events),
                 Token::Stranger(number) => self.welcome(number, events),
             }
@@ -316,13 +326,15 @@ impl Node {
         Some(ChannelId(self.channels.len() as u32 - 1))
     }
 
-    fn accept(&mut self, events: &mut Vec<NodeEvent>) -> io::Result<()> {
+    fn accept(&mut self, events: &mut Vec<NodeEvent>) {
         for _ in 0..ACCEPTS_MAX {
             let socket = match socket::accept(self.listener.as_fd()) {
                 Ok(Some(socket)) => socket,
                 Ok(None) => break,
-                // Out of descriptors or memory: who waits in the backlog goes on waiting.
-                Err(_) => break,
+                Err(_) => {
+                    self.turn_away();
+                    break;
+                }
             };
             let Ok(peer) = socket::credentials(socket.as_fd()) else { continue };
             // A process that we cannot see (another PID namespace) has no number by which it could be known.
@@ -331,7 +343,9 @@ impl Node {
             }
             let number = self.next_stranger;
             self.next_stranger = number.wrapping_add(1);
-            self.watch(socket.as_fd(), Token::Stranger(number))?;
+            if self.watch(socket.as_fd(), Token::Stranger(number)).is_err() {
+                continue;
+            }
             if self.strangers.len() >= STRANGERS_MAX {
                 self.strangers.remove(0);
             }
@@ -339,7 +353,14 @@ impl Node {
             // An honest one says hello with the connection: many of them at once must not push each other out.
             self.welcome(number, events);
         }
-        Ok(())
+    }
+
+    /// There is no descriptor left for who waits: hangs up on it, with the one that is spare for this. Otherwise the
+    /// set would stay readable, and nobody could sleep on it.
+    fn turn_away(&mut self) {
+        self.spare = None;
+        drop(socket::accept(self.listener.as_fd()));
+        self.spare = self.epoll.try_clone().ok();
     }
 
     /// A stranger has said something, or left.

@@ -10,6 +10,7 @@
 //!
 //! The other side may write anything at any time. Each side keeps its own position to itself, loads every shared word
 //! once, checks it and then uses the copy. Where the memory is comes from a [`Room`], so that loom can give another one.
+#![cfg_attr(loom, allow(dead_code, reason = "some of it is only for channels"))]
 
 use super::Record;
 use super::layout::{DATA_ALIGN, IN_DATA_RING, NEXT_IS_FAR, SLOT_HEAD_WORDS, SLOT_INLINE_WORDS};
@@ -200,6 +201,13 @@ impl<R: Room> Producer<R> {
             ends: vec![0; (R::NEAR_SLOTS + R::FAR_SLOTS) as usize].into_boxed_slice(),
             asleep: false,
         }
+    }
+
+    /// As if so many records had gone through each bank.
+    #[cfg(test)]
+    pub(crate) fn start_at(&mut self, position: u32) {
+        self.head = Position { near: position, far: position };
+        self.taken = self.head;
     }
 
     #[inline]
@@ -440,6 +448,12 @@ impl<R: Room> Consumer<R> {
             current: Taken::default(),
             inline: [0; SLOT_INLINE_WORDS],
         }
+    }
+
+    /// As if so many records had gone through each bank.
+    #[cfg(test)]
+    pub(crate) fn start_at(&mut self, position: u32) {
+        self.tail = Position { near: position, far: position };
     }
 
     #[inline]

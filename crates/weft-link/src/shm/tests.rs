@@ -113,7 +113,7 @@ fn who_leaves_is_missed_and_what_it_said_stays() {
 /// Runs a test again in another process, which gets `role`.
 pub(super) fn another_process(test: &str, role: &str) -> std::process::Child {
     std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", &format!("shm::tests::{test}"), "--nocapture", "--test-threads", "1"])
+        .args(["--exact", &format!("shm::{test}"), "--nocapture", "--test-threads", "1"])
         .env(ROLE, role)
         .stdout(std::process::Stdio::null())
         .spawn()
@@ -147,7 +147,7 @@ fn two_processes() {
         assert!(matches!(next_event(&mut node), NodeEvent::Closed(_)));
         return;
     }
-    let mut child = another_process("two_processes", &local.to_string());
+    let mut child = another_process("tests::two_processes", &local.to_string());
     let (mut channel, _) = accepted(&mut node);
     assert_eq!(channel.peer_pid(), child.id() as i32);
     let (sender, receiver) = channel.halves();
@@ -163,6 +163,293 @@ fn two_processes() {
             assert_eq!(payload, vec![received as u8; length(received)]);
             received += 1;
         }
+    }
+    drop(channel);
+    assert!(child.wait().unwrap().success());
+}
+
+/// Sleeps until the node hears something.
+fn sleep(node: &mut Node) {
+    crate::wait::wait_readable(node.descriptor(), None).unwrap();
+    node.poll(&mut Vec::new()).unwrap();
+}
+
+#[test]
+fn both_sides_sleep_and_wake_each_other() {
+    const RECORDS: u64 = 20_000;
+    let (mut first, mut initiator, mut second, mut target) = joined();
+    let writer = std::thread::spawn(move || {
+        let sender = initiator.sender();
+        for number in 0..RECORDS {
+            let record = Record { words: [number, 0, 0, 0], ..Record::default() };
+            // Some pauses, so that the reader sleeps now and then.
+            if number % 1000 == 0 {
+                std::thread::yield_now();
+            }
+            while sender.push(&record, &[7; 2000]) == Err(PushError::Full) {
+                if sender.prepare_sleep(2000) {
+                    sleep(&mut first);
+                }
+                sender.awake();
+            }
+        }
+        (first, initiator)
+    });
+    let receiver = target.receiver();
+    for number in 0..RECORDS {
+        while receiver.is_empty() {
+            if number % 2 == 0 {
+                if receiver.prepare_sleep() {
+                    sleep(&mut second);
+                }
+            } else {
+                receiver.announce_sleep();
+                second.sleep_barrier();
+                if receiver.is_empty() {
+                    sleep(&mut second);
+                }
+            }
+            receiver.awake();
+        }
+        assert_eq!(take(receiver).0.words[0], number);
+    }
+    writer.join().unwrap();
+}
+
+/// A peer that writes random words all over the memory while both sides use it. What comes out is anything, but it is a
+/// record of ours or an error, and nothing outside of the memory is touched: the copies have guards.
+#[test]
+fn a_peer_that_scribbles_harms_nobody() {
+    const WRITES: u64 = 300_000;
+    let (_first, initiator, _second, mut target) = joined();
+    let (start, length) = initiator.data_memory();
+    let memory = start as usize;
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let (mut taken, mut broken) = (0u64, 0u64);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut random = 0x9e37_79b9_7f4a_7c15u64;
+            for round in 0..WRITES {
+                random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+                // Half of the writes go where it hurts: control words and the slots that are used now.
+                let reach = if round % 2 == 0 { length } else { 48 << 10 };
+                let at = (random >> 20) as usize % (reach / 8);
+                let value = if round % 3 == 0 { random } else { random >> 44 };
+                // SAFETY: the word is in the mapping, which `initiator` keeps, and it is only used as an atomic.
+                let word = unsafe {
+                    std::sync::atomic::AtomicU64::from_ptr(std::ptr::with_exposed_provenance_mut(memory + at * 8))
+                };
+                word.store(value, std::sync::atomic::Ordering::Relaxed);
+            }
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        let mut guarded = vec![0xa5u8; 65536 + 128];
+        let mut number = 0;
+        while !done.load(std::sync::atomic::Ordering::Relaxed) {
+            let (sender, receiver) = target.halves();
+            number += 1;
+            let record = Record { words: [number; 4], ..Record::default() };
+            if sender.push(&record, &guarded[..number as usize * 977 % 65537]) == Err(PushError::Broken) {
+                broken += 1;
+            }
+            let _ = sender.prepare_sleep(100);
+            sender.awake();
+            match receiver.peek() {
+                Ok(Some(incoming)) => {
+                    let length = incoming.length();
+                    assert!(length <= 65536);
+                    assert!(incoming.segment().copy_to(&mut guarded[64..64 + length]));
+                    assert!(guarded[..64].iter().all(|byte| *byte == 0xa5));
+                    taken += 1;
+                    receiver.advance();
+                }
+                Ok(None) => {}
+                Err(Broken) => broken += 1,
+            }
+        }
+    });
+    assert!(broken > 0, "the peer was not noticed: {taken} records taken");
+}
+
+#[test]
+fn a_peer_killed_between_claim_and_commit_is_noticed() {
+    let (_socket, local) = address();
+    let mut node = Node::open(local).unwrap();
+    if let Some(to) = role() {
+        let mut channel = node.connect(to.parse().unwrap(), &hello_from(local)).unwrap();
+        channel.sender().push(&Record::default(), b"whole").unwrap();
+        let mut claim = channel.sender().claim(1000).unwrap();
+        assert!(claim.segment().copy_from(&[1; 1000]));
+        // SAFETY: no memory is involved.
+        unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+        unreachable!();
+    }
+    let mut child = another_process("tests::a_peer_killed_between_claim_and_commit_is_noticed", &local.to_string());
+    let (mut channel, _) = accepted(&mut node);
+    assert!(matches!(next_event(&mut node), NodeEvent::Closed(id) if id == channel.id()));
+    assert!(!child.wait().unwrap().success());
+    assert_eq!(take(channel.receiver()).1, b"whole");
+    assert!(channel.receiver().peek().unwrap().is_none(), "what was not committed was never there");
+    // Sending to nobody does no harm.
+    while channel.sender().push(&Record::default(), &[0; 1000]).is_ok() {}
+    assert!(channel.note(b"hello?", &[]).is_err());
+}
+
+#[test]
+fn names_are_free_at_once() {
+    let (_socket, local) = address();
+    let (_other, other) = address();
+    let mut peer = Node::open(other).unwrap();
+    for _ in 0..100 {
+        assert!(matches!(peer.connect(local, &hello_from(other)), Err(ConnectError::Nobody)));
+        let node = Node::open(local).unwrap();
+        let taken = Node::open(local).map(|_| ()).map_err(|error| error.kind());
+        assert_eq!(taken, Err(std::io::ErrorKind::AddrInUse));
+        let channel = peer.connect(local, &hello_from(other)).unwrap();
+        drop(node);
+        assert!(matches!(next_event(&mut peer), NodeEvent::Closed(id) if id == channel.id()));
+        peer.close(channel.id());
+    }
+}
+
+#[test]
+fn a_node_of_all_addresses_is_found_under_each() {
+    let (_socket, local) = address();
+    let mut everywhere = Node::open(SocketAddr::from(([0, 0, 0, 0], local.port()))).unwrap();
+    let (_other, other) = address();
+    let mut peer = Node::open(other).unwrap();
+    let channel = peer.connect(local, &hello_from(other)).unwrap();
+    let (accepted, _) = accepted(&mut everywhere);
+    assert_eq!(accepted.peer_pid(), channel.peer_pid());
+    // The same port elsewhere is somebody else (an address for documentation is nobody's).
+    let elsewhere = SocketAddr::from(([192, 0, 2, 77], local.port()));
+    assert!(matches!(peer.connect(elsewhere, &hello_from(other)), Err(ConnectError::Nobody)));
+}
+
+/// Numbers are small, not used twice at a time, and come back.
+#[test]
+fn channels_that_are_dropped_give_their_numbers_back() {
+    let ((_a, a), (_b, b)) = (address(), address());
+    let (mut first, mut second) = (Node::open(a).unwrap(), Node::open(b).unwrap());
+    for _ in 0..50 {
+        let one = first.connect(b, &hello_from(a)).unwrap();
+        let two = first.connect(b, &hello_from(a)).unwrap();
+        assert_ne!(one.id(), two.id());
+        let mut events = Vec::new();
+        while events.len() < 2 {
+            second.poll(&mut events).unwrap();
+        }
+        assert!(one.id().0 < 8 && two.id().0 < 8, "{one:?} {two:?}");
+        // One is dropped here, the other there; nobody calls `close`.
+        drop(one);
+        drop(events);
+        for _ in 0..4 {
+            first.poll(&mut Vec::new()).unwrap();
+            second.poll(&mut Vec::new()).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_process_of_another_user_is_refused() {
+    let (_socket, local) = address();
+    if let Some(role) = role() {
+        let (to, file) = role.split_once(' ').unwrap();
+        // SAFETY: no memory is involved; the process becomes another user for good.
+        assert_eq!(unsafe { libc::setuid(65534) }, 0);
+        let mut node = Node::open(local).unwrap();
+        // Under its own name nobody is found. Under the other user's name somebody is, who hangs up.
+        let to: SocketAddr = to.parse().unwrap();
+        assert!(matches!(node.connect(to, &hello_from(local)), Err(ConnectError::Nobody)));
+        let name = socket::Name::new(0, to);
+        let stranger = socket::connect(&name).unwrap().unwrap();
+        crate::wait::wait_readable(stranger.as_fd(), None).unwrap();
+        assert!(matches!(socket::receive(stranger.as_fd(), &mut [0; 16]), socket::Received::Closed));
+        // Whoever takes the name of another user is not trusted.
+        let (_squatted, squatted) = address();
+        let _listener = socket::listen(&socket::Name::new(0, squatted)).unwrap();
+        std::fs::write(file, squatted.to_string()).unwrap();
+        std::thread::park();
+        unreachable!();
+    }
+    // SAFETY: no memory is involved.
+    if unsafe { libc::geteuid() } != 0 {
+        // Only root can become another user. `another_user_is_refused_without_root` tests the same checks.
+        return;
+    }
+    let mut node = Node::open(local).unwrap();
+    let file = std::env::temp_dir().join(format!("weft-shm-{}", std::process::id()));
+    std::fs::write(&file, "").unwrap();
+    std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
+    let role = format!("{local} {}", file.display());
+    let mut child = another_process("tests::a_process_of_another_user_is_refused", &role);
+    let squatted: SocketAddr = loop {
+        let mut events = Vec::new();
+        node.poll(&mut events).unwrap();
+        assert!(events.is_empty(), "{events:?}");
+        if let Ok(squatted) = std::fs::read_to_string(&file).unwrap().parse() {
+            break squatted;
+        }
+        assert!(child.try_wait().unwrap().is_none(), "the child failed");
+        std::thread::yield_now();
+    };
+    assert!(matches!(node.connect(squatted, &hello_from(local)), Err(ConnectError::OtherUser)));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    std::fs::remove_file(&file).unwrap();
+}
+
+#[test]
+fn another_user_is_refused_without_root() {
+    let ((_a, a), (_b, b)) = (address(), address());
+    // SAFETY: no memory is involved.
+    let user = unsafe { libc::geteuid() };
+    let mut node = Node::open(a).unwrap();
+    // It goes by the names of this user, but takes itself for another one.
+    let mut other = Node::open(b).unwrap();
+    other.pretend(user + 1);
+    let channel = node.connect(b, &hello_from(a)).unwrap();
+    other.poll(&mut Vec::new()).unwrap();
+    assert!(matches!(next_event(&mut node), NodeEvent::Closed(id) if id == channel.id()));
+    assert!(matches!(other.connect(a, &hello_from(b)), Err(ConnectError::Nobody)));
+    let _listener = socket::listen(&socket::Name::new(user + 1, a)).unwrap();
+    assert!(matches!(other.connect(a, &hello_from(b)), Err(ConnectError::OtherUser)));
+}
+
+/// A conversation of two processes that sleep whenever they wait: the barrier reaches the other process.
+#[test]
+fn two_processes_sleep_and_wake_each_other() {
+    const ROUNDS: u64 = 3000;
+    fn take_asleep(node: &mut Node, channel: &mut Channel) -> u64 {
+        while channel.receiver().is_empty() {
+            if channel.receiver().prepare_sleep() {
+                crate::wait::wait_readable(node.descriptor(), None).unwrap();
+                node.poll(&mut Vec::new()).unwrap();
+            }
+            channel.receiver().awake();
+        }
+        take(channel.receiver()).0.words[0]
+    }
+    fn push(channel: &mut Channel, number: u64) {
+        let record = Record { words: [number, 0, 0, 0], ..Record::default() };
+        channel.sender().push(&record, &[]).unwrap();
+    }
+    let (_socket, local) = address();
+    let mut node = Node::open(local).unwrap();
+    if let Some(to) = role() {
+        let mut channel = node.connect(to.parse().unwrap(), &hello_from(local)).unwrap();
+        for _ in 0..ROUNDS {
+            let number = take_asleep(&mut node, &mut channel);
+            push(&mut channel, number);
+        }
+        assert!(matches!(next_event(&mut node), NodeEvent::Closed(_)));
+        return;
+    }
+    let mut child = another_process("tests::two_processes_sleep_and_wake_each_other", &local.to_string());
+    let (mut channel, _) = accepted(&mut node);
+    for round in 0..ROUNDS {
+        push(&mut channel, round);
+        assert_eq!(take_asleep(&mut node, &mut channel), round);
     }
     drop(channel);
     assert!(child.wait().unwrap().success());

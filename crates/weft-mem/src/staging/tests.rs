@@ -165,6 +165,41 @@ fn what_is_not_fetched_is_told_to_be_the_devices() {
 }
 
 #[test]
+fn other_processes_are_copied_from_and_to_devices() {
+    use crate::attach::{Span, fetch, store};
+    let pid = std::process::id().cast_signed();
+    let bytes = pattern(1 << 20);
+    let there = bytes.clone();
+    let spans = [
+        Span { address: there.as_ptr() as u64, length: 300_000 },
+        Span { address: there.as_ptr() as u64 + 300_000, length: (1 << 20) - 300_000 },
+    ];
+    let mut memory = HostMemory::new();
+    let (region, host) = (MemoryRegion::alloc_device(DEVICE, 900_000).unwrap(), MemoryRegion::from_vec(vec![0; 1000]));
+    let parts = [&region, &host].map(|region| Buffer::from_region(region, 0, region.length()).unwrap());
+    let key = memory.attach(Buffer::from(Vec::from(parts))).unwrap();
+    let pieces = [memory.local(key, 0, 901_000).unwrap(), memory.local(key, 900_000, 1000).unwrap()];
+    assert_eq!(fetch(pid, &spans, 777, &mut memory, &pieces).unwrap(), 901_000);
+    memory.settle().unwrap();
+    assert!(region.to_vec(0, 900_000).unwrap() == bytes[777..900_777]);
+    assert!(host.to_vec(0, 1000).unwrap() == bytes[900_777..901_777]);
+    // And back, to another place; a region is seen as it is at that moment.
+    let peers = memory.register(&region, Access::REMOTE, Addressing::Offset).unwrap().key;
+    for value in 1..5 {
+        let mut back = vec![0; 900_000];
+        let spans = [Span { address: back.as_mut_ptr() as u64, length: 900_000 }];
+        region.write(400_000, &[value; 10]).unwrap();
+        let piece = memory.remote(peers, 0, 900_000, Access::REMOTE_READ).unwrap();
+        assert_eq!(store(pid, &spans, 0, &memory, &[piece]).unwrap(), 900_000);
+        assert!(back == region.to_vec(0, 900_000).unwrap());
+    }
+    let short = [Span { address: there.as_ptr() as u64, length: 1000 }];
+    assert!(fetch(pid, &short, 0, &mut memory, &pieces).is_err());
+    assert!(fetch(pid, &[Span { address: 16, length: 1 << 20 }], 0, &mut memory, &pieces).is_err());
+    memory.settle().unwrap();
+}
+
+#[test]
 fn atomics_are_done_on_the_host() {
     let mut memory = HostMemory::new();
     let region = MemoryRegion::alloc_device(DEVICE, 64).unwrap();

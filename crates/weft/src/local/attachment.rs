@@ -17,7 +17,7 @@ use weft_core::limits::ATOMIC_MAX_BYTES;
 use weft_core::memory::{Access, Fault, Memory};
 use weft_link::limits::CHANNEL_WORDS_MAX;
 use weft_link::shm::Channel;
-use weft_mem::{HostMemory, Mapping};
+use weft_mem::{HostMemory, Mapping, Segment};
 
 use super::record::failure_of;
 use super::route::read_local;
@@ -125,6 +125,15 @@ impl Attachments {
             }
             Ok(())
         })
+    }
+
+    /// The same with bytes of the caller; false: go another way.
+    #[inline]
+    pub(super) fn write_whole(&mut self, channel: &Channel, command: &Command, bytes: Segment<'_>) -> bool {
+        let written = self.reach(channel, command, bytes.len() as u64, Access::REMOTE_WRITE, |mapping, at| {
+            mapping.write(at, bytes).is_ok()
+        });
+        written == Some(true)
     }
 
     pub(super) fn read(

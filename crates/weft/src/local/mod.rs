@@ -26,16 +26,16 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use weft_core::address::{Address, PeerId};
-use weft_core::command::{Command, EndpointId, PostError};
+use weft_core::command::{Command, CommandFlags, EndpointId, Level, Operation, PostError};
 use weft_core::engine::Engine;
 use weft_core::engine::hall::Arrival;
 use weft_core::event::Failure;
 use weft_link::shm::{Broken, Channel, ChannelId, Hello, Node, NodeEvent};
-use weft_mem::{HostMemory, attach};
+use weft_mem::{HostMemory, Segment, attach};
 
 use weft_link::limits::{RING_NEAR_SLOTS, RING_SLOTS};
 
-use crate::limits::{LOCAL_LET_GO_US, LOCAL_POLLED_AT_ONCE, LOCAL_RECORDS_PER_ROUND};
+use crate::limits::{LOCAL_ATTACH_MIN_BYTES, LOCAL_LET_GO_US, LOCAL_POLLED_AT_ONCE, LOCAL_RECORDS_PER_ROUND};
 
 use route::Route;
 use visitor::Visitor;
@@ -114,17 +114,12 @@ enum Way {
 }
 
 impl Local {
-    pub(crate) fn open(
-        address: SocketAddr,
-        session: u32,
-        commands_max: usize,
-        methods: Methods,
-    ) -> std::io::Result<Local> {
+    pub(crate) fn open(address: SocketAddr, session: u32, commands_max: usize) -> std::io::Result<Local> {
         Ok(Local {
             node: Node::open(address)?,
             address,
             session,
-            methods,
+            methods: Methods { attach_from_bytes: usize::MAX },
             commands_max: commands_max.min(route::WAITING_MAX),
             routes: Vec::new(),
             visitors: Vec::new(),
@@ -187,6 +182,9 @@ impl Local {
             words: [place, *canary, 0, 0],
         };
         let channel = self.node.connect(to.socket, &hello).ok()?;
+        // Measured once on each machine, when somebody is there to talk to; then it is read from a file.
+        let measured = weft_mem::calibrate::copy_methods().attach_from_bytes;
+        self.methods.attach_from_bytes = measured.map_or(usize::MAX, |bytes| bytes.max(LOCAL_ATTACH_MIN_BYTES));
         self.statistics.routes += 1;
         self.changed = true;
         Some(insert(&mut self.routes, Box::new(Route::new(channel, endpoint, to, canary))))
@@ -201,14 +199,17 @@ impl Local {
 
     /// Takes a command if its peer is on this machine; `None`: it goes as packets.
     #[inline]
-    pub(crate) fn post(&mut self, engine: &mut Engine<HostMemory>, command: &Command) -> Option<Result<(), PostError>> {
+    pub(crate) fn post(
+        &mut self,
+        engine: &mut Engine<HostMemory>,
+        command: &mut Command,
+    ) -> Option<Result<(), PostError>> {
         let index = self.route_to(engine, command.endpoint, command.peer)?;
         let route = self.routes.get_mut(index as usize)?.as_mut()?;
         if route.under_way() >= self.commands_max {
             return Some(Err(PostError::QueueFull));
         }
-        let mut command = *command;
-        if let Err(error) = engine.admit(&mut command) {
+        if let Err(error) = engine.admit(command) {
             return Some(Err(error));
         }
         if route.submit(engine, command, &self.methods, &mut self.statistics).is_err() {
@@ -218,6 +219,28 @@ impl Local {
             self.changed |= route.wants_room();
         }
         Some(Ok(()))
+    }
+
+    /// Does a command at once, with bytes that are the caller's: a short message into the ring, a write straight into the
+    /// peer's memory. `None`: that is not possible now. `Ok`: it has to be reported as done.
+    #[inline]
+    pub(crate) fn do_at_once(
+        &mut self,
+        engine: &mut Engine<HostMemory>,
+        command: &Command,
+        bytes: Segment<'_>,
+    ) -> Option<Result<(), PostError>> {
+        let simple = matches!(command.operation, Operation::Send | Operation::TaggedSend | Operation::Write);
+        let plain = simple && command.level != Level::Delivered && !command.has(CommandFlags::FENCE);
+        // What is injected with a completion has that before it is under way.
+        let injected = command.level == Level::Injected && !command.has(CommandFlags::SILENT);
+        let index = self.route_to(engine, command.endpoint, command.peer).filter(|_| plain && !injected)?;
+        let route = self.routes.get_mut(index as usize)?.as_mut()?;
+        // What is done cannot be refused any more.
+        if let Err(error) = engine.admit_done(command) {
+            return Some(Err(error));
+        }
+        route.do_at_once(command, bytes, &mut self.statistics).then_some(Ok(()))
     }
 
     /// What peers have brought, and what has found room. True: something happened.

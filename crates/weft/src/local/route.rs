@@ -128,28 +128,57 @@ impl Route {
     pub(super) fn submit(
         &mut self,
         engine: &mut Engine<HostMemory>,
-        command: Command,
+        command: &Command,
         methods: &Methods,
         statistics: &mut LocalStatistics,
     ) -> Result<(), Broken> {
         if !self.queue.is_empty() {
-            self.queue.push_back(command);
+            self.queue.push_back(*command);
             return self.pump(engine, methods, statistics).map(|_| ());
         }
-        match self.attempt(engine, &command, None, methods, statistics) {
+        match self.attempt(engine, command, None, methods, statistics) {
             Ok(Attempt::Taken) => {}
             Ok(Attempt::Part(started)) => {
                 self.begun = Some(started);
-                self.queue.push_back(command);
+                self.queue.push_back(*command);
             }
-            Ok(Attempt::Full) => self.queue.push_back(command),
+            Ok(Attempt::Full) => self.queue.push_back(*command),
             Err(Broken) => {
                 // It is nowhere yet where the end of the route would find it.
-                engine.report(&command, Err(Failure::ProtocolError));
+                engine.report(command, Err(Failure::ProtocolError));
                 return Err(Broken);
             }
         }
         Ok(())
+    }
+
+    /// Does a command with the caller's own bytes, if nothing is in the way.
+    #[inline]
+    pub(super) fn do_at_once(
+        &mut self,
+        command: &Command,
+        bytes: Segment<'_>,
+        statistics: &mut LocalStatistics,
+    ) -> bool {
+        if !self.queue.is_empty() || !self.accepted {
+            return false;
+        }
+        match command.operation {
+            Operation::Send | Operation::TaggedSend if bytes.len() <= INLINE_MAX_BYTES => {
+                let mut copy = [0; INLINE_MAX_BYTES];
+                let payload = copy.get_mut(..bytes.len()).unwrap_or_default();
+                let record = send_record(command, bytes.len() as u32);
+                let done = bytes.copy_to(payload) && self.channel.sender().push(&record, payload).is_ok();
+                statistics.eager += u64::from(done);
+                done
+            }
+            Operation::Write if !command.has(CommandFlags::IMMEDIATE) => {
+                let done = self.attachments.write_whole(&self.channel, command, bytes);
+                statistics.direct += u64::from(done);
+                done
+            }
+            _ => false,
+        }
     }
 
     /// Answers in, and what has found room out. True: something happened.
@@ -715,6 +744,13 @@ impl Route {
         self.pushes.clear();
         self.aborts.clear();
     }
+}
+
+/// The record of a whole message.
+#[inline]
+fn send_record(command: &Command, length: u32) -> Record {
+    let tagged = if command.operation == Operation::TaggedSend { record::TAGGED } else { 0 };
+    Request::Send.record(flags_of(command) | tagged, [command.address, command.immediate, u64::from(length), 0])
 }
 
 fn flags_of(command: &Command) -> u8 {

@@ -7,7 +7,7 @@ use weft_core::engine::Engine;
 use weft_core::engine::hall::{Arrival, ArrivalId, Begun, Delivery, MatchedArrival, Payload, Room};
 use weft_core::event::Failure;
 use weft_core::limits::ATOMIC_MAX_BYTES;
-use weft_core::memory::{Access, Fault, Granted, Memory};
+use weft_core::memory::{Access, Fault, Granted, LocalKey, Memory};
 use weft_link::shm::{Broken, Channel, PushError, Record};
 use weft_mem::attach::{self, Span, TransferError};
 use weft_mem::{HostMemory, Segment};
@@ -122,6 +122,11 @@ impl Payload<HostMemory> for Bytes<'_> {
     fn place(&self, memory: &mut HostMemory, to: Granted, offset: usize) -> Result<(), Fault> {
         let part = self.0.part(offset, to.length as usize).ok_or(Fault::OutOfBounds)?;
         memory.copy_in(to, part)
+    }
+
+    #[inline]
+    fn place_whole(&self, memory: &mut HostMemory, local: LocalKey, offset: u64) -> bool {
+        memory.fill(local, offset, self.0)
     }
 
     fn keep(&self, into: &mut [u8]) {
@@ -727,7 +732,8 @@ impl Visitor {
             return Ok(());
         }
         statistics.attached += u64::from(copied.is_ok());
-        let failed = copied.err().map(|error| match error {
+        let settled = engine.memory_mut().settle();
+        let failed = copied.err().or_else(|| settled.err().map(TransferError::Local)).map(|error| match error {
             TransferError::Local(fault) => (fault, true),
             _ => (Fault::Failed, false),
         });

@@ -11,6 +11,7 @@ use weft_wire::command::{Flags, Kind, Slot};
 use weft_wire::table::Decoded;
 use weft_wire::transaction::{Find, Segment, Transaction, TransactionId};
 
+use super::hall::Arrival as Envelope;
 use super::request::{RequestIn, Verdict};
 use super::transmit::status_of;
 use super::{Arrived, Endpoint, EndpointKind, Engine};
@@ -51,21 +52,6 @@ pub(super) struct Landing {
     context: u64,
     silent: bool,
     shared: Option<u32>,
-}
-
-/// What the completion of a message tells.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Envelope {
-    pub(super) endpoint: EndpointId,
-    pub(super) source: Address,
-    /// What matching compares of it.
-    pub(super) source_id: SourceId,
-    /// Its name, if whoever brings the message knows one; checked before it is believed.
-    pub(super) peer: Option<PeerId>,
-    pub(super) tagged: bool,
-    pub(super) tag: u64,
-    pub(super) immediate: Option<u64>,
-    pub(super) length: u32,
 }
 
 /// A message that came before its receive.
@@ -230,6 +216,7 @@ impl<M: Memory> Engine<M> {
             endpoint.refused.retain(|other| !same(other));
             if endpoint.refused.len() < REFUSED_MAX {
                 endpoint.refused.push(input.request);
+                self.credits_owed = true;
             }
         }
         Verdict::Refused(Status::NotReady)
@@ -240,11 +227,22 @@ impl<M: Memory> Engine<M> {
         let source = envelope.source_id;
         let length = u64::from(envelope.length);
         loop {
-            let Some(endpoint) = self.endpoint_mut(envelope.endpoint) else { return Matched::NotReady };
+            let slot = self.endpoints.get_mut(envelope.endpoint.0 as usize).and_then(Option::as_mut);
+            let Some(endpoint) = slot else { return Matched::NotReady };
             let queue = endpoint.bindings.receive_queue;
             let (posted, _) = lists(endpoint, envelope.tagged);
             let Some(id) = posted.first(source, envelope.tag) else { return Matched::Nothing };
-            let Some(found) = posted.get(id).copied() else { return Matched::Nothing };
+            let Some(found) = posted.get(id) else { return Matched::Nothing };
+            if found.shared.is_none() {
+                // The usual case, without a copy of what is not needed.
+                let landing = Landing::of(&found.receive);
+                if !queue.and_then(|queue| self.queues.get_mut(queue.0 as usize)).is_none_or(|queue| queue.reserve()) {
+                    return Matched::NotReady;
+                }
+                posted.discard(id);
+                return if length > landing.room { Matched::Truncated(landing) } else { Matched::Landing(landing) };
+            }
+            let found = *found;
             if !self.reserve(queue) {
                 return Matched::NotReady;
             }
@@ -252,14 +250,7 @@ impl<M: Memory> Engine<M> {
             let mut take = true;
             let landing = match found.shared.and_then(|index| self.shared.get_mut(index).map(|shared| (index, shared)))
             {
-                None => Landing {
-                    local: receive.local,
-                    offset: receive.offset,
-                    room: receive.length,
-                    context: receive.context,
-                    silent: receive.silent,
-                    shared: None,
-                },
+                None => Landing::of(&receive),
                 Some((index, shared)) => {
                     let room = receive.length - shared.used;
                     if length > room && shared.used > 0 {
@@ -599,6 +590,21 @@ impl<M: Memory> Engine<M> {
     pub(super) fn peer_of(&self, envelope: &Envelope) -> Option<PeerId> {
         let known = envelope.peer.filter(|peer| self.addresses.source(*peer) == Some(envelope.source_id));
         known.or_else(|| self.addresses.find(envelope.source_id))
+    }
+}
+
+impl Landing {
+    /// All of a receive.
+    #[inline]
+    fn of(receive: &Receive) -> Landing {
+        Landing {
+            local: receive.local,
+            offset: receive.offset,
+            room: receive.length,
+            context: receive.context,
+            silent: receive.silent,
+            shared: None,
+        }
     }
 }
 

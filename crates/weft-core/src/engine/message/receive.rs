@@ -35,14 +35,7 @@ impl<M: Memory> Engine<M> {
         receive: &Receive,
         source: Option<SourceId>,
     ) -> Result<(), PostError> {
-        let landing = Landing {
-            local: receive.local,
-            offset: receive.offset,
-            room: receive.length,
-            context: receive.context,
-            silent: receive.silent,
-            shared: None,
-        };
+        let landing = Landing::of(receive);
         if let Some(found) = self.find_unexpected(receive, source) {
             return self.take_unexpected(now, receive, found, landing);
         }
