@@ -49,7 +49,12 @@ impl Scribbler {
             6 => self.remotes[0].key,
             7 => self.remotes[1].key,
             // The head of a slot: a sequence number, a kind, flags, a length.
-            8 => value % 600 | (value >> 20) % KINDS << 32 | (value >> 32) % 32 << 40 | (value >> 40) % 90 << 48,
+            8 => {
+                (value % 600)
+                    | (((value >> 20) % KINDS) << 32)
+                    | ((value >> 32) % 32) << 40
+                    | ((value >> 40) % 90) << 48
+            }
             _ => value,
         }
     }
@@ -69,8 +74,8 @@ impl Scribbler {
         };
         let length_word = match self.random() % 4 {
             0 => self.wild(),
-            1 => length as u64 | self.random() % 64 << 32,
-            2 => (length as u64 + self.random() % 100_000) | self.random() % 64 << 32,
+            1 => length as u64 | (self.random() % 64) << 32,
+            2 => (length as u64 + self.random() % 100_000) | (self.random() % 64) << 32,
             _ => self.random() % (1 << 21),
         };
         let remote = self.remotes[self.random() as usize % 2];
@@ -107,7 +112,7 @@ impl Scribbler {
 
     /// A request that is not nonsense by itself, so that the channel lives: what follows from many of them may be.
     fn plausible(&mut self) -> (Record, Vec<u8>) {
-        let (token, small) = (self.random() % 64 << 32, self.random() % 3000);
+        let (token, small) = ((self.random() % 64) << 32, self.random() % 3000);
         let remote = self.remotes[self.random() as usize % 2];
         let at = remote.address.wrapping_add(self.random() % (WINDOW as u64 + 1000));
         let key = if self.random().is_multiple_of(8) { self.wild() } else { remote.key };
@@ -116,7 +121,7 @@ impl Scribbler {
         let (kind, flags, words, length) = match self.random() % 10 {
             0 | 1 => (1, flags, [tag, immediate, small, 0], small),
             // An offer, whose bytes may never come, or lie where nothing is.
-            2 => (4, flags | 16, [tag, immediate, token | self.random() % (1 << 21), 0], 0),
+            2 => (4, flags | 16, [tag, immediate, token | (self.random() % (1 << 21)), 0], 0),
             3 => {
                 let (length, address) = (self.random() % (9 << 20), self.wild());
                 let record = Record { kind: 4, flags: flags | 8, words: [tag, immediate, token | length, 0] };
@@ -125,11 +130,16 @@ impl Scribbler {
             4 => (6, 0, [0, 0, token, 0], 0),
             5 => (7, 0, [self.random() % 16, 0, 0, 0], 0),
             6 => (8, flags & 2, [at, immediate, token | small, key], small),
-            7 => (9, 0, [at, 0, token | self.random() % (1 << 20), key], 0),
+            7 => (9, 0, [at, 0, token | (self.random() % (1 << 20)), key], 0),
             8 => (
                 10,
                 0,
-                [at, self.random() % 20 | self.random() % 12 << 8 | 1 << 16 | self.random() % 3 << 32, token | 8, key],
+                [
+                    at,
+                    (self.random() % 20) | ((self.random() % 12) << 8) | 1 << 16 | (self.random() % 3) << 32,
+                    token | 8,
+                    key,
+                ],
                 8,
             ),
             _ => (11, 0, [0, 0, token, key], 0),
