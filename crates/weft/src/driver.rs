@@ -256,6 +256,8 @@ impl Core {
             && (local.is_blocked() || self.engine.has_matched())
             && local.progress(&mut self.engine)
         {
+            // One round, of what may be many: who sleeps, since nothing could be done, goes on with it.
+            local.set_changed();
             self.engine.memory_mut().advance();
             self.notify();
         }

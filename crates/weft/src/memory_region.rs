@@ -119,6 +119,7 @@ impl MemoryRegion {
         let mut core = domain.nic().lock();
         let region = core.engine.memory_mut().register(&bytes, access, memory.addressing)?;
         drop(core);
+        bytes.begin_sharing();
         Ok(MemoryRegion { inner: Arc::new(Inner { memory: bytes, region, domain: domain.clone() }) })
     }
 
@@ -171,11 +172,16 @@ impl Drop for Inner {
         // there are no more. A key that a peer has invalidated is gone already.
         let mut core = self.domain.nic().lock();
         let _ = core.engine.memory_mut().deregister(self.region.key);
-        // Peers on this machine may have it mapped. One that does not let go keeps a copy of what it was.
-        if core.local.as_mut().is_some_and(|local| !local.revoke(self.region.key)) && self.memory.revoke().is_err() {
+        // Peers on this machine may have it mapped. Honest ones let go; whatever the others do, they are left with a copy
+        // if the memory has another use.
+        if let Some(local) = &mut core.local {
+            local.revoke(self.region.key);
+        }
+        match self.memory.end_sharing() {
+            Ok(taken) => core.local.iter_mut().for_each(|local| local.count_revoked(taken)),
             // The system has no memory for the copy, and the promise that nobody reaches the region cannot be kept:
             // this ends as any allocation that fails.
-            std::process::abort();
+            Err(_) => std::process::abort(),
         }
     }
 }

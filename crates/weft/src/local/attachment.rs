@@ -3,12 +3,12 @@
 //! The target hands over a descriptor of the region with the key, and a word of the channel that says whether the region
 //! still is registered. Whoever accesses it says so in another word of the channel *before* looking at the first. So the
 //! target, when it deregisters, clears the first and waits until the second is clear: an access that begins later finds
-//! the region gone. A peer that does not let go is left with pages that are not the region's any more
-//! (`weft_mem::MemoryRegion::revoke`).
+//! the region gone. That is for honest peers. As a hostile one keeps what it has mapped, memory that is deregistered and
+//! has another use gets new pages (`weft_mem::MemoryRegion::end_sharing`).
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use weft_core::command::{Command, EndpointId, Operation};
 use weft_core::engine::Engine;
@@ -22,7 +22,7 @@ use weft_mem::{HostMemory, Mapping, Segment};
 use super::record::failure_of;
 use super::route::read_local;
 use super::{WORD_BUSY, WORD_FIRST_GRANT};
-use crate::limits::{LOCAL_LET_GO_US, LOCAL_REGIONS_MAX};
+use crate::limits::LOCAL_REGIONS_MAX;
 
 /// The regions of one target, as its initiator knows them.
 #[derive(Default)]
@@ -276,19 +276,22 @@ impl Granting {
         true
     }
 
-    /// Takes a region back. False: the peer still is at it, and will not let go.
-    pub(super) fn revoke(&mut self, channel: &Channel, key: u64) -> bool {
-        let Some(place) = self.granted.iter().position(|(granted, _)| *granted == key) else { return true };
-        let (_, word) = self.granted.swap_remove(place);
-        channel.shared_word(word).store(0, Ordering::SeqCst);
-        let busy = channel.shared_word(WORD_BUSY);
-        let start = Instant::now();
-        while busy.load(Ordering::SeqCst) != 0 {
-            if start.elapsed() > Duration::from_micros(LOCAL_LET_GO_US) {
-                return false;
+    /// Takes a region back, and waits until the peer has let go of it, but not for ever.
+    pub(super) fn revoke(&mut self, channel: &Channel, key: u64, deadline: Instant) {
+        let before = self.granted.len();
+        // A peer may have asked more than once.
+        self.granted.retain(|(granted, word)| {
+            if *granted == key {
+                channel.shared_word(*word).store(0, Ordering::SeqCst);
             }
+            *granted != key
+        });
+        if self.granted.len() == before {
+            return;
+        }
+        let busy = channel.shared_word(WORD_BUSY);
+        while busy.load(Ordering::SeqCst) != 0 && Instant::now() < deadline {
             std::thread::yield_now();
         }
-        true
     }
 }
