@@ -49,6 +49,8 @@ pub const RING_LOOK_BYTES: u32 = 4 << 10;
 pub const CHANNEL_WORDS_MAX: usize = 256;
 /// Channels of one node.
 pub const CHANNELS_MAX: usize = 4096;
+/// Channels that one process may make to a node: one that wants them all leaves the others some.
+pub const CHANNELS_OF_PEER_MAX: usize = 1024;
 /// Connections that have not said hello yet; past it the oldest is closed.
 pub const STRANGERS_MAX: usize = 64;
 /// How long a connection may wait before it says hello.

@@ -180,10 +180,13 @@ impl HostMemory {
     pub fn share(&self, key: u64) -> Option<(Shareable, u64, Access)> {
         let (.., entry) = self.keys.find(key).ok()?;
         let writes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        // Who may write could not be kept from reading what he has mapped, nor from anything after a third one has
+        // invalidated the key.
+        if !entry.access.contains(Access::REMOTE_READ) || entry.access.contains(Access::REMOTE_INVALIDATE) {
+            return None;
+        }
         let shareable = entry.memory.share(entry.access.0 & writes.0 != 0)?;
-        // Who may write could not be kept from reading what he has mapped.
-        let reads = entry.access.contains(Access::REMOTE_READ);
-        reads.then_some((shareable, entry.base, entry.access))
+        Some((shareable, entry.base, entry.access))
     }
 
     /// What a peer of the same machine needs to reach a registered region of a device by itself. `None`: the region is the

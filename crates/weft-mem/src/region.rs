@@ -107,6 +107,11 @@ impl MemoryRegion {
         }
     }
 
+    /// Whether nobody else holds the region: then nobody else can begin to.
+    pub(crate) fn is_only_handle(&self) -> bool {
+        Arc::strong_count(&self.inner) == 1
+    }
+
     /// Memory of the caller.
     ///
     /// # Safety

@@ -59,6 +59,26 @@ impl MemoryRegion {
         self.shared().is_some_and(|shared| shared.state().grants.permit(writable))
     }
 
+    /// Somebody may share the region from now on, until [`MemoryRegion::end_sharing`].
+    pub fn begin_sharing(&self) {
+        if let Some(shared) = self.shared() {
+            shared.state().sharers += 1;
+        }
+    }
+
+    /// Nobody whom the caller shared it with may reach the region any more. A peer can keep its mapping, whatever it
+    /// says: so when the last sharer ends, and anybody else here still holds the region, it is taken back
+    /// ([`MemoryRegion::revoke`]). True: it was.
+    pub fn end_sharing(&self) -> io::Result<bool> {
+        let Some(shared) = self.shared() else { return Ok(false) };
+        let mut state = shared.state();
+        state.sharers = state.sharers.saturating_sub(1);
+        let reachable = matches!(state.grants, Grants::Writable | Grants::ReadOnly);
+        let taken = reachable && state.sharers == 0 && !self.is_only_handle();
+        drop(state);
+        if taken { self.revoke().map(|()| true) } else { Ok(false) }
+    }
+
     /// Takes the region back from all processes that have it mapped: when this returns, nothing that they do to their
     /// mappings is seen here, nor are later writes seen there. The bytes stay, at the same address, and no write of this
     /// process is lost, though it comes meanwhile. The region cannot be shared any more.
@@ -88,6 +108,8 @@ struct State {
     grants: Grants,
     /// `None` after it was revoked.
     file: Option<OwnedFd>,
+    /// Who may share it now.
+    sharers: usize,
 }
 
 /// How the memory was shared.
@@ -133,7 +155,7 @@ impl SharedMemory {
             unsafe { libc::madvise(pointer.as_ptr().cast(), mapped, libc::MADV_HUGEPAGE) };
         }
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        let state = Mutex::new(State { grants: Grants::NotYet, file: Some(file) });
+        let state = Mutex::new(State { grants: Grants::NotYet, file: Some(file), sharers: 0 });
         Ok(SharedMemory { pointer, mapped, id, state })
     }
 

@@ -242,6 +242,34 @@ fn a_revoked_region_is_its_owners_alone() {
     assert!(never.share(true).is_some(), "nobody had it");
 }
 
+/// A peer that keeps its mapping reaches nothing once the last one who shared the region has ended that, if the region
+/// has another use. If it has none there is nothing to protect.
+#[test]
+fn a_region_that_outlives_its_sharing_is_its_owners_alone() {
+    let region = shared(4096);
+    let other = region.clone();
+    region.begin_sharing();
+    other.begin_sharing();
+    let mapping = mapping(&region, true);
+    assert!(!region.end_sharing().unwrap(), "somebody else still shares it");
+    mapping.write_bytes(0, &[1; 8]).unwrap();
+    assert_eq!(other.to_vec(0, 8).unwrap(), [1; 8]);
+    assert!(other.end_sharing().unwrap());
+    mapping.write_bytes(0, &[2; 8]).unwrap();
+    assert_eq!(region.to_vec(0, 8).unwrap(), [1; 8]);
+    drop(other);
+
+    let alone = shared(4096);
+    alone.begin_sharing();
+    assert!(alone.share(true).is_some());
+    assert!(!alone.end_sharing().unwrap());
+    let never = shared(4096);
+    let kept = never.clone();
+    never.begin_sharing();
+    assert!(!never.end_sharing().unwrap(), "nobody had it");
+    drop(kept);
+}
+
 /// Threads of the owner write while the region is taken back: each finds all of its own writes.
 #[test]
 fn revoking_loses_no_write_of_the_owner() {

@@ -119,6 +119,7 @@ impl MemoryRegion {
         let mut core = domain.nic().lock();
         let region = core.engine.memory_mut().register(&bytes, access, memory.addressing)?;
         drop(core);
+        bytes.begin_sharing();
         Ok(MemoryRegion { inner: Arc::new(Inner { memory: bytes, region, domain: domain.clone() }) })
     }
 
@@ -172,12 +173,16 @@ impl Drop for Inner {
         let mut guard = self.domain.nic().lock();
         let core = &mut *guard;
         let _ = core.engine.memory_mut().deregister(self.region.key);
-        // Peers on this machine may have it mapped. One that does not let go keeps a copy of what it was.
-        let held = core.local.as_mut().is_some_and(|local| !local.revoke(&mut core.engine, self.region.key));
-        if held && self.memory.revoke().is_err() {
+        // Peers on this machine may have it mapped. Honest ones let go; whatever the others do, they are left with a copy
+        // if the memory has another use.
+        if let Some(local) = &mut core.local {
+            local.revoke(&mut core.engine, self.region.key);
+        }
+        match self.memory.end_sharing() {
+            Ok(taken) => core.local.iter_mut().for_each(|local| local.count_revoked(taken)),
             // The system has no memory for the copy, and the promise that nobody reaches the region cannot be kept:
             // this ends as any allocation that fails.
-            std::process::abort();
+            Err(_) => std::process::abort(),
         }
     }
 }

@@ -308,6 +308,10 @@ impl<M: Memory> Engine<M> {
     /// All bytes of a message are there, or no more will come.
     pub fn end_arrival(&mut self, id: ArrivalId, result: Result<(), Failure>) {
         let Some(arriving) = self.arrivals.remove(id.0) else { return };
+        if !self.matched.is_empty() {
+            // The number will be another message's.
+            self.matched.retain(|(index, _)| *index != id.0);
+        }
         let envelope = arriving.envelope;
         match arriving.place {
             Place::Receive(landing) => self.complete_receive(&envelope, &landing, result),

@@ -16,7 +16,9 @@ use super::channel::{Barrier, Channel, ChannelId, NOTE};
 use super::layout::VERSION;
 use super::region::Region;
 use super::socket::{self, MESSAGE_MAX_BYTES, Name, Received, check};
-use crate::limits::{ACCEPTS_MAX, CHANNELS_MAX, NODE_EVENTS_MAX, NOTES_MAX, STRANGER_WAIT_MS, STRANGERS_MAX};
+use crate::limits::{
+    ACCEPTS_MAX, CHANNELS_MAX, CHANNELS_OF_PEER_MAX, NODE_EVENTS_MAX, NOTES_MAX, STRANGER_WAIT_MS, STRANGERS_MAX,
+};
 
 const STRANGER_WAIT: Duration = Duration::from_millis(STRANGER_WAIT_MS);
 
@@ -143,6 +145,9 @@ impl Token {
     }
 }
 
+/// No process has this number.
+const NOBODY: i32 = 0;
+
 /// A connection that has not said hello.
 struct Stranger {
     number: u32,
@@ -159,6 +164,8 @@ pub struct Node {
     barrier: Barrier,
     /// The sockets of channels, by their number. The channel holds its socket too.
     channels: Vec<Option<Arc<OwnedFd>>>,
+    /// The processes that made them, if it was not us.
+    visitors: Vec<i32>,
     /// Numbers that can be used again.
     free: Vec<u32>,
     /// Numbers that can be used again after the next poll: events with them may be under way to the user.
@@ -190,6 +197,7 @@ impl Node {
             user,
             barrier: Barrier::register(),
             channels: Vec::new(),
+            visitors: Vec::new(),
             free: Vec::new(),
             retired: Vec::new(),
             ended: Vec::new(),
@@ -263,6 +271,9 @@ impl Node {
     /// Forgets a channel; its number is used again later. The connection ends when the [`Channel`] is dropped.
     pub fn close(&mut self, channel: ChannelId) {
         if let Some(socket) = self.channels.get_mut(channel.0 as usize).and_then(Option::take) {
+            if let Some(visitor) = self.visitors.get_mut(channel.0 as usize) {
+                *visitor = NOBODY;
+            }
             self.ended.retain(|ended| *ended != channel);
             self.ignore(socket.as_fd());
             self.retired.push(channel.0);
@@ -365,7 +376,10 @@ impl Node {
         let Some(hello) = self.buffer.get(..length).and_then(Hello::parse) else { return };
         let [memory] = descriptors.as_slice() else { return };
         let Ok(region) = Region::accept(memory.as_fd()) else { return };
-        if !self.is_who_it_says(stranger.pid, &hello) {
+        let ours = i64::from(stranger.pid) == i64::from(std::process::id());
+        if !ours && self.accepted_from(stranger.pid) >= CHANNELS_OF_PEER_MAX
+            || !self.is_who_it_says(stranger.pid, &hello)
+        {
             return;
         }
         let Some(id) = self.allocate() else { return };
@@ -374,7 +388,18 @@ impl Node {
             return;
         }
         let channel = self.channel(id, false, stranger.pid, region, stranger.socket);
+        if self.visitors.len() <= id.0 as usize {
+            self.visitors.resize(id.0 as usize + 1, NOBODY);
+        }
+        if let Some(visitor) = self.visitors.get_mut(id.0 as usize) {
+            *visitor = stranger.pid;
+        }
         events.push(NodeEvent::Accepted(channel, hello));
+    }
+
+    /// Channels that a process has made to us.
+    fn accepted_from(&self, pid: i32) -> usize {
+        self.visitors.iter().filter(|visitor| **visitor == pid).count()
     }
 
     /// Whether a process listens under the address that it names as its own.

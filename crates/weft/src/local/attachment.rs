@@ -3,8 +3,8 @@
 //! The target hands over a descriptor of the region with the key, and a word of the channel that says whether the region
 //! still is registered. Whoever accesses it says so in another word of the channel *before* looking at the first. So the
 //! target, when it deregisters, clears the first and waits until the second is clear: an access that begins later finds
-//! the region gone. A peer that does not let go is left with pages that are not the region's any more
-//! (`weft_mem::MemoryRegion::revoke`).
+//! the region gone. That is for honest peers. As a hostile one keeps what it has mapped, memory that is deregistered and
+//! has another use gets new pages (`weft_mem::MemoryRegion::end_sharing`).
 //!
 //! Memory of a device is handed over by its handle, with two words: the target's, as above, and the initiator's, which
 //! says whether it has the region open, and whether copies are under way. A device's pages cannot be taken back: who
@@ -381,16 +381,6 @@ pub(super) struct Granting {
     words: usize,
 }
 
-/// Whether a peer has left a region.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Left {
-    Yes,
-    /// It is still at it.
-    No,
-    /// It is still at it, and it is memory of a device.
-    NotDevice,
-}
-
 impl Granting {
     /// Hands a region over; false: it cannot be.
     pub(super) fn grant(
@@ -448,41 +438,69 @@ impl Granting {
         true
     }
 
-    /// Takes a region back, and waits for the peer to leave it.
-    pub(super) fn revoke(&mut self, channel: &Channel, key: u64) -> Left {
-        if let Some(place) = self.devices.iter().position(|(granted, ..)| *granted == key) {
-            return self.revoke_device(channel, place);
+    /// Takes a region back, and waits until the peer has let go of it, but not for ever. False: it is memory of a device,
+    /// and the peer says that it is still at it.
+    pub(super) fn revoke(&mut self, channel: &Channel, key: u64, until: &Deadlines) -> bool {
+        let before = self.granted.len();
+        // A peer may have asked more than once.
+        self.granted.retain(|(granted, word)| {
+            if *granted == key {
+                channel.shared_word(*word).store(0, Ordering::SeqCst);
+            }
+            *granted != key
+        });
+        if self.granted.len() < before {
+            let busy = channel.shared_word(WORD_BUSY);
+            let _left = wait(until.leave, || busy.load(Ordering::SeqCst) == 0);
         }
-        let Some(place) = self.granted.iter().position(|(granted, _)| *granted == key) else { return Left::Yes };
-        let (_, word) = self.granted.swap_remove(place);
-        channel.shared_word(word).store(0, Ordering::SeqCst);
-        let busy = channel.shared_word(WORD_BUSY);
-        let left = wait(LOCAL_LET_GO_US, || busy.load(Ordering::SeqCst) == 0);
-        if left { Left::Yes } else { Left::No }
+        let mut left = true;
+        while let Some(place) = self.devices.iter().position(|(granted, ..)| *granted == key) {
+            left &= self.revoke_device(channel, place, until);
+        }
+        left
     }
 
-    fn revoke_device(&mut self, channel: &Channel, place: usize) -> Left {
+    fn revoke_device(&mut self, channel: &Channel, place: usize, until: &Deadlines) -> bool {
         let (_, word, place, id) = self.devices.swap_remove(place);
         channel.shared_word(word).store(0, Ordering::SeqCst);
         let theirs = channel.shared_word(word + 1);
         if theirs.load(Ordering::SeqCst) == CLOSED {
-            return Left::Yes;
+            return true;
         }
         // Wakes a peer that sleeps.
         let _told = handle::Note::Forget(place, id).send(channel);
-        if !wait(LOCAL_DEVICE_LET_GO_US, || matches!(theirs.load(Ordering::SeqCst), CLOSED | OPEN)) {
-            return Left::NotDevice;
+        if !wait(until.leave_device, || matches!(theirs.load(Ordering::SeqCst), CLOSED | OPEN)) {
+            return false;
         }
-        let _closed = wait(LOCAL_CLOSE_US, || theirs.load(Ordering::SeqCst) == CLOSED);
-        Left::Yes
+        let _closed = wait(until.close, || theirs.load(Ordering::SeqCst) == CLOSED);
+        true
     }
 }
 
-/// Waits for a peer, but not for ever.
-fn wait(micros: u64, mut until: impl FnMut() -> bool) -> bool {
-    let start = Instant::now();
+/// Until when a deregistration waits for its peers. One time for all: many channels of one peer that does not let go must
+/// not add up.
+pub(super) struct Deadlines {
+    leave: Instant,
+    leave_device: Instant,
+    close: Instant,
+}
+
+impl Deadlines {
+    pub(super) fn from_now() -> Deadlines {
+        let now = Instant::now();
+        let after = |micros| now + Duration::from_micros(micros);
+        Deadlines {
+            leave: after(LOCAL_LET_GO_US),
+            leave_device: after(LOCAL_DEVICE_LET_GO_US),
+            close: after(LOCAL_CLOSE_US),
+        }
+    }
+}
+
+/// Waits for a peer; false: in vain.
+fn wait(deadline: Instant, mut until: impl FnMut() -> bool) -> bool {
     while !until() {
-        if start.elapsed() > Duration::from_micros(micros) {
+        if Instant::now() >= deadline {
             return false;
         }
         std::thread::yield_now();

@@ -36,9 +36,11 @@ use weft_core::event::Failure;
 use weft_link::shm::{Broken, Channel, ChannelId, Hello, Node, NodeEvent};
 use weft_mem::{HostMemory, Segment, attach};
 
-use crate::limits::{LOCAL_ATTACH_MIN_BYTES, LOCAL_POLLED_AT_ONCE};
+use weft_link::limits::{RING_NEAR_SLOTS, RING_SLOTS};
 
-use attachment::Left;
+use crate::limits::{LOCAL_ATTACH_MIN_BYTES, LOCAL_POLLED_AT_ONCE, LOCAL_RECORDS_PER_ROUND};
+
+use attachment::Deadlines;
 use handle::{Handles, Note};
 use route::Route;
 use visitor::Visitor;
@@ -85,7 +87,7 @@ pub struct LocalStatistics {
     pub visitors: u64,
     /// Channels that ended because the peer wrote nonsense.
     pub broken: u64,
-    /// Regions that had to be taken from a peer that did not let go.
+    /// Regions that were deregistered, live on, and had to be taken from peers that had them mapped.
     pub revoked: u64,
     /// Messages that were copied here from a peer's device memory, and writes and reads that were done in it, without
     /// passing through the host.
@@ -138,7 +140,7 @@ impl Local {
             address,
             session,
             methods: Methods { attach_from_bytes: usize::MAX },
-            commands_max,
+            commands_max: commands_max.min(route::WAITING_MAX),
             routes: Vec::new(),
             visitors: Vec::new(),
             ways: Vec::new(),
@@ -274,8 +276,13 @@ impl Local {
             if let Some(Some(visitor)) = self.visitors.get_mut(index)
                 && visitor.has_work()
             {
+                let owed = visitor.owes();
                 match visitor.serve(engine, &mut self.statistics) {
-                    Ok(served) => busy |= served,
+                    Ok(served) => {
+                        busy |= served;
+                        // Whoever sleeps has not said that it waits for room, or will not go on.
+                        self.changed |= !owed && visitor.owes();
+                    }
                     Err(Broken) => self.break_visitor(engine, index),
                 }
                 if let Some(Some(visitor)) = self.visitors.get(index) {
@@ -292,8 +299,12 @@ impl Local {
             if let Some(Some(route)) = self.routes.get_mut(index)
                 && route.has_work()
             {
+                let wanted = route.wants_room();
                 match route.serve(engine, &self.methods, &mut self.statistics) {
-                    Ok(served) => busy |= served,
+                    Ok(served) => {
+                        busy |= served;
+                        self.changed |= !wanted && route.wants_room();
+                    }
                     Err(Broken) => {
                         self.statistics.broken += 1;
                         self.end_route(engine, index, Failure::ProtocolError);
@@ -417,8 +428,11 @@ impl Local {
 
     /// A peer is gone. What it had sent whole is taken first.
     fn closed(&mut self, engine: &mut Engine<HostMemory>, channel: ChannelId) {
+        // As many rounds as a full ring needs: one that hung up and goes on writing is not waited for.
+        const ROUNDS: usize = (RING_SLOTS + RING_NEAR_SLOTS) as usize / LOCAL_RECORDS_PER_ROUND + 2;
         if let Some(index) = self.visitor_of(channel) {
-            while let Some(Some(visitor)) = self.visitors.get_mut(index) {
+            for _ in 0..ROUNDS {
+                let Some(Some(visitor)) = self.visitors.get_mut(index) else { break };
                 match visitor.serve(engine, &mut self.statistics) {
                     Ok(true) => {}
                     Ok(false) | Err(Broken) => break,
@@ -428,7 +442,8 @@ impl Local {
         }
         if let Some(index) = self.route_of(channel) {
             let mut failure = Failure::OutcomeUnknown;
-            while let Some(Some(route)) = self.routes.get_mut(index) {
+            for _ in 0..ROUNDS {
+                let Some(Some(route)) = self.routes.get_mut(index) else { break };
                 if route.channel.shared_word(WORD_STATE).load(Ordering::Acquire) == NO_ENDPOINT {
                     failure = Failure::NoSuchEndpoint;
                 }
@@ -467,7 +482,10 @@ impl Local {
 
     pub(crate) fn cancel(&mut self, engine: &mut Engine<HostMemory>, endpoint: EndpointId, context: u64) -> bool {
         let mut routes = self.routes.iter_mut().flatten().filter(|route| route.endpoint == endpoint);
-        routes.any(|route| route.cancel(engine, context))
+        let cancelled = routes.any(|route| route.cancel(engine, context));
+        // A fence may have waited for it.
+        self.changed |= cancelled;
+        cancelled
     }
 
     /// Commands of an endpoint that are not done.
@@ -494,24 +512,22 @@ impl Local {
         }
     }
 
-    /// A region is about to be deregistered: no peer is in it when this returns. False: one did not let go. From one that
-    /// does not let go of a device's memory, which cannot be taken away, the channel is taken.
-    #[must_use]
-    pub(crate) fn revoke(&mut self, engine: &mut Engine<HostMemory>, key: u64) -> bool {
-        let mut free = true;
+    /// A region is about to be deregistered: no honest peer is in it when this returns. From a peer that does not let go of
+    /// a device's memory, which cannot be taken away, the channel is taken.
+    pub(crate) fn revoke(&mut self, engine: &mut Engine<HostMemory>, key: u64) {
+        let until = Deadlines::from_now();
         for index in 0..self.visitors.len() {
             let Some(Some(visitor)) = self.visitors.get_mut(index) else { continue };
-            match visitor.granting.revoke(&visitor.channel, key) {
-                Left::Yes => {}
-                Left::No => free = false,
-                Left::NotDevice => {
-                    self.statistics.held += 1;
-                    self.end_visitor(engine, index);
-                }
+            if !visitor.granting.revoke(&visitor.channel, key, &until) {
+                self.statistics.held += 1;
+                self.end_visitor(engine, index);
             }
         }
-        self.statistics.revoked += u64::from(!free);
-        free
+    }
+
+    /// A region had to be taken from peers by force.
+    pub(crate) fn count_revoked(&mut self, revoked: bool) {
+        self.statistics.revoked += u64::from(revoked);
     }
 
     /// Whether a peer's request waits until completions are read or receives posted.
@@ -534,6 +550,11 @@ impl Local {
             asleep &= !route.wants_room() || route.channel.sender().prepare_sleep(WANTED_ROOM_BYTES);
         }
         asleep
+    }
+
+    /// Sleepers have to look: there may be more to do than was done for them.
+    pub(crate) fn set_changed(&mut self) {
+        self.changed = true;
     }
 
     /// Whether somebody who sleeps has to be woken for more than completions.

@@ -19,7 +19,9 @@ use super::bounce::{self, Bounces};
 use super::handle::{Reaching, Told};
 use super::record::{self, Request, Response, Spans};
 use super::{LocalStatistics, Methods, WORD_CAN_ATTACH};
-use crate::limits::{LOCAL_EAGER_MAX_BYTES, LOCAL_FRAGMENT_BYTES, LOCAL_RECORDS_PER_ROUND};
+use crate::limits::{
+    LOCAL_EAGER_MAX_BYTES, LOCAL_FRAGMENT_BYTES, LOCAL_QUESTIONS_MAX, LOCAL_RECORDS_PER_ROUND, LOCAL_REGIONS_MAX,
+};
 
 /// A channel to an endpoint of this node.
 pub(super) struct Route {
@@ -129,7 +131,14 @@ impl Route {
 
     /// Whether something waits for room in the ring.
     pub(super) fn wants_room(&self) -> bool {
-        !(self.queue.is_empty() && self.pushes.is_empty() && self.aborts.is_empty())
+        let sends = !(self.pushes.is_empty() && self.aborts.is_empty());
+        sends || self.queue.front().is_some_and(|command| !self.is_fenced(command, self.begun))
+    }
+
+    /// Whether a command has to wait for answers to earlier ones.
+    #[inline]
+    fn is_fenced(&self, command: &Command, begun: Option<Started>) -> bool {
+        command.has(CommandFlags::FENCE) && begun.is_none() && self.waiting.operations() > 0
     }
 
     /// Takes an admitted command.
@@ -145,13 +154,18 @@ impl Route {
             self.queue.push_back(*command);
             return self.pump(engine, methods, statistics).map(|_| ());
         }
-        match self.attempt(engine, command, None, methods, statistics)? {
-            Attempt::Taken => {}
-            Attempt::Part(started) => {
+        match self.attempt(engine, command, None, methods, statistics) {
+            Ok(Attempt::Taken) => {}
+            Ok(Attempt::Part(started)) => {
                 self.begun = Some(started);
                 self.queue.push_back(*command);
             }
-            Attempt::Full => self.queue.push_back(*command),
+            Ok(Attempt::Full) => self.queue.push_back(*command),
+            Err(Broken) => {
+                // It is nowhere yet where the end of the route would find it.
+                engine.report(command, Err(Failure::ProtocolError));
+                return Err(Broken);
+            }
         }
         Ok(())
     }
@@ -252,7 +266,8 @@ impl Route {
             }
             if let Some(command) = self.queue.front().copied() {
                 let begun = self.begun.take();
-                match self.attempt(engine, &command, begun, methods, statistics)? {
+                let attempt = self.attempt(engine, &command, begun, methods, statistics);
+                match attempt.inspect_err(|_| self.begun = begun)? {
                     Attempt::Taken => {
                         self.queue.pop_front();
                         more = true;
@@ -317,7 +332,7 @@ impl Route {
         methods: &Methods,
         statistics: &mut LocalStatistics,
     ) -> Result<Attempt, Broken> {
-        if command.has(CommandFlags::FENCE) && begun.is_none() && self.waiting.operations() > 0 {
+        if self.is_fenced(command, begun) {
             return Ok(Attempt::Full);
         }
         if (engine.memory().uses_devices() || self.attachments.has_devices) && begun.is_none() {
@@ -421,8 +436,14 @@ impl Route {
             }
             let record = if started.sent == 0 { first } else { Request::More.record(0, [0; 4]) };
             let from = command.offset + u64::from(started.sent);
-            let pushed =
-                push_local(self.channel.sender(), &record, engine.memory(), command.local, from, part as usize);
+            let pushed = if is_write && self.waiting.get_mut(started.token).is_none() {
+                // It was refused, and its buffer is the user's again: the target counts the rest, and looks at none.
+                const NOTHING: [u8; LOCAL_FRAGMENT_BYTES] = [0; LOCAL_FRAGMENT_BYTES];
+                let rest = NOTHING.get(..part as usize).unwrap_or_default();
+                self.channel.sender().push(&record, rest).map_err(Unsent::from)
+            } else {
+                push_local(self.channel.sender(), &record, engine.memory(), command.local, from, part as usize)
+            };
             match pushed {
                 Ok(()) => statistics.fragments += 1,
                 Err(Unsent::Full) if started.sent == 0 => {
@@ -431,7 +452,12 @@ impl Route {
                 }
                 Err(Unsent::Full) => return Ok(Attempt::Part(started)),
                 // The target waits for a part that cannot be read: only the end of the channel tells it so.
-                Err(Unsent::Broken | Unsent::Fault) => return Err(Broken),
+                Err(Unsent::Broken | Unsent::Fault) => {
+                    if begun.is_none() {
+                        self.waiting.remove(started.token);
+                    }
+                    return Err(Broken);
+                }
             }
             started.sent += part;
         }
@@ -684,7 +710,13 @@ impl Route {
                 waiting.state = State::Pulled { arrival: record.words[1], sent: 0 };
                 self.pushes.push_back(token);
             }
-            (Response::Pull, _) => self.aborts.push_back(record.words[1]),
+            (Response::Pull, _) => {
+                // No target has more under way: one that pulls more does not mean it.
+                if self.aborts.len() >= LOCAL_QUESTIONS_MAX {
+                    return Err(Broken);
+                }
+                self.aborts.push_back(record.words[1]);
+            }
             (Response::Data, Some(waiting)) => {
                 let State::Reading { received } = waiting.state else { return Err(Broken) };
                 let (command, length) = (waiting.command, incoming.length() as u64);
@@ -768,6 +800,13 @@ impl Route {
     /// The channel ends: so does everything that was to go, or went, through it.
     pub(super) fn fail(&mut self, engine: &mut Engine<HostMemory>, failure: Failure) {
         self.reaching.drain(..).for_each(|reaching| reaching.finish(engine.memory_mut()));
+        // A write whose parts are on their way stands in the queue and waits for its answer: it is told of once.
+        if let Some(begun) = self.begun.take()
+            && begun.token != NO_TOKEN
+            && self.waiting.remove(begun.token).is_none()
+        {
+            self.queue.pop_front();
+        }
         let queued = self.queue.drain(..).chain(self.unconfirmed.drain(..));
         for command in queued {
             engine.report(&command, Err(failure));
@@ -794,49 +833,68 @@ fn flags_of(command: &Command) -> u8 {
     if command.has(CommandFlags::IMMEDIATE) { record::IMMEDIATE } else { 0 }
 }
 
-/// No command has it: tokens count from 0.
+/// Commands of one route that may be under way.
+pub(super) const WAITING_MAX: usize = 1 << 19;
+
+/// No command has it: there are fewer places.
 const NO_TOKEN: u32 = u32::MAX;
 
-/// Commands that answers are awaited for, by their token.
+/// Commands that answers are awaited for, by their token: a place, and above it how often that was used, so that a late
+/// answer to what was given up does not meet another command.
 #[derive(Default)]
 struct Waitings {
-    slots: Vec<Option<Waiting>>,
+    slots: Vec<Slot>,
     free: Vec<u32>,
     length: usize,
     /// Of them, questions that no user asked.
     questions: usize,
 }
 
+#[derive(Default)]
+struct Slot {
+    waiting: Option<Waiting>,
+    uses: u32,
+}
+
+const PLACE_BITS: u32 = 20;
+const PLACES: u32 = 1 << PLACE_BITS;
+const _: () = assert!(WAITING_MAX + LOCAL_REGIONS_MAX < PLACES as usize);
+
 impl Waitings {
     fn insert(&mut self, command: Command, state: State) -> u32 {
         self.length += 1;
         self.questions += usize::from(state == State::Attach);
-        let waiting = Some(Waiting { command, state });
-        if let Some(token) = self.free.pop()
-            && let Some(slot) = self.slots.get_mut(token as usize)
-        {
-            *slot = waiting;
-            return token;
-        }
-        self.slots.push(waiting);
-        self.slots.len() as u32 - 1
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot::default());
+            self.slots.len() as u32 - 1
+        });
+        let Some(slot) = self.slots.get_mut(place as usize) else { return NO_TOKEN };
+        slot.waiting = Some(Waiting { command, state });
+        slot.uses << PLACE_BITS | place
+    }
+
+    fn slot_mut(&mut self, token: u32) -> Option<&mut Slot> {
+        let slot = self.slots.get_mut((token % PLACES) as usize)?;
+        (slot.uses << PLACE_BITS == token / PLACES * PLACES).then_some(slot)
     }
 
     fn get_mut(&mut self, token: u32) -> Option<&mut Waiting> {
-        self.slots.get_mut(token as usize)?.as_mut()
+        self.slot_mut(token)?.waiting.as_mut()
     }
 
     fn remove(&mut self, token: u32) -> Option<Waiting> {
-        let waiting = self.slots.get_mut(token as usize)?.take()?;
-        self.free.push(token);
+        let slot = self.slot_mut(token)?;
+        let waiting = slot.waiting.take()?;
+        slot.uses = slot.uses.wrapping_add(1);
+        self.free.push(token % PLACES);
         self.length -= 1;
         self.questions -= usize::from(waiting.state == State::Attach);
         Some(waiting)
     }
 
     fn find(&self, wanted: impl Fn(&Waiting) -> bool) -> Option<u32> {
-        let place = self.slots.iter().position(|slot| slot.as_ref().is_some_and(&wanted))?;
-        Some(place as u32)
+        let place = self.slots.iter().position(|slot| slot.waiting.as_ref().is_some_and(&wanted))?;
+        self.slots.get(place).map(|slot| slot.uses << PLACE_BITS | place as u32)
     }
 
     /// Operations of the user.

@@ -573,7 +573,12 @@ impl Visitor {
     /// A message does not come after all.
     fn abort(&mut self, engine: &mut Engine<HostMemory>, index: u64) -> Outcome {
         let offer = usize::try_from(index).ok().and_then(|index| self.offers.get_mut(index)).and_then(Option::take);
-        if let Some(id) = offer.and_then(|offer| offer.id) {
+        let Some(offer) = offer else { return Outcome::Taken };
+        if offer.spans.is_some() {
+            // The next offer in this place must not be taken for it.
+            self.transfers.retain(|transfer| !matches!(transfer.what, Copying::Offer(of, _) if u64::from(of) == index));
+        }
+        if let Some(id) = offer.id {
             engine.end_arrival(id, Err(Failure::Aborted));
         }
         Outcome::Taken
@@ -604,13 +609,14 @@ impl Visitor {
             self.answer(write.token, Err(record::failure_of(fault)))?;
             return Ok(Outcome::Taken);
         }
+        // Nonsense is found before a place is reserved.
+        let spans = if by_spans { Some(self.spans(write.length)?) } else { None };
         if self.transfers.len() >= LOCAL_QUESTIONS_MAX
             || write.immediate.is_some() && !engine.reserve_remote_write(self.arrival.endpoint)
         {
             return Ok(Outcome::Blocked);
         }
-        if by_spans {
-            let spans = self.spans(write.length)?;
+        if let Some(spans) = spans {
             self.transfers.push_back(Transfer { done: 0, what: Copying::Write(write, spans) });
             return Ok(Outcome::Taken);
         }
@@ -703,8 +709,10 @@ impl Visitor {
     fn atomic(&mut self, engine: &mut Engine<HostMemory>, record: &Record) -> Result<Outcome, Broken> {
         let token = record::token_of(record);
         // The room for the answer comes first: an atomic must not be executed twice.
-        if !self.channel.sender().has_room(ATOMIC_MAX_BYTES as usize) {
-            return Ok(Outcome::NoRoom);
+        match self.channel.sender().claim(ATOMIC_MAX_BYTES as usize) {
+            Ok(_room) => {}
+            Err(PushError::Full) => return Ok(Outcome::NoRoom),
+            Err(PushError::Broken | PushError::TooLong) => return Err(Broken),
         }
         let (call, class) = record::unpack_atomic(record.words[1]);
         let (class, fetches) = match class {

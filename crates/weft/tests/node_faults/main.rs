@@ -1,0 +1,38 @@
+//! Peers on this machine that die, lie, or stop: real processes, reached through shared memory.
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "clippy.toml allows them in tests, but not in the functions that tests call"
+)]
+
+mod child;
+mod hostile;
+mod kill;
+mod others;
+mod traffic;
+
+use std::time::Duration;
+
+/// Long enough that only a hang reaches it.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What a process does that one of the tests has started. Alone it has nothing to do.
+#[test]
+fn role() {
+    let Some((role, arguments)) = child::role() else { return };
+    match role.as_str() {
+        "victim" => kill::victim(&arguments),
+        "third" => kill::third(&arguments),
+        "foreigner" => others::foreigner(&arguments),
+        "spinner" => others::spinner(&arguments),
+        "hostile" => hostile::hostile(&arguments),
+        other => panic!("no role {other}"),
+    }
+}
+
+/// A number from the environment, for runs that are longer than usual.
+fn number(name: &str, usual: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
+}

@@ -1,0 +1,370 @@
+//! Other users, stopped peers, sleepers, and what waits behind something else.
+
+use std::collections::HashMap;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use weft::{Access, CompletionKind, Failure, PeerId, Progress, RemoteAddress};
+
+use crate::child::{self, Process};
+use crate::hostile::bare_connection;
+use crate::kill::{Raise, converse, length_of};
+use crate::traffic::{Node, address_from_text, address_to_text, anywhere, random};
+use crate::{PATIENCE, number};
+
+/// A user that no process of ours has.
+const NOBODY: u32 = 65_534;
+
+/// A process of another user: it is reached, but not through shared memory.
+pub(crate) fn foreigner(arguments: &[String]) {
+    let to = address_from_text(&arguments[0]);
+    let node = Node::new(anywhere(), Progress::Automatic);
+    let peer = node.domain.addresses().insert(to).unwrap();
+    node.endpoint.tagged_receive(8, 0, vec![0; 64]).unwrap();
+    node.endpoint.tagged_send(peer, 7, vec![7; 64]).unwrap();
+    for _ in 0..2 {
+        let completion = node.queue.wait(Some(PATIENCE)).unwrap().expect("hangs").ok().unwrap();
+        if completion.kind == CompletionKind::TaggedReceive {
+            assert_eq!(completion.into_bytes().unwrap(), [8; 64]);
+        }
+    }
+    let statistics = node.domain.local_statistics();
+    assert_eq!((statistics.routes, statistics.visitors), (0, 0), "as packets");
+    // Under its very name: hung up on.
+    let Some(socket) = bare_connection(arguments[1].parse().unwrap(), to.socket) else { return };
+    let start = Instant::now();
+    loop {
+        let mut byte = 0u8;
+        // SAFETY: room for one byte.
+        let received = unsafe { libc::recv(socket.as_raw_fd(), (&raw mut byte).cast(), 1, libc::MSG_DONTWAIT) };
+        let refused = received < 0 && std::io::Error::last_os_error().kind() != std::io::ErrorKind::WouldBlock;
+        if received == 0 || refused {
+            break;
+        }
+        assert!(start.elapsed() < PATIENCE, "another user is let in");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn another_user_is_reached_by_packets_only() {
+    // SAFETY: no memory is involved, and it cannot fail.
+    let user = unsafe { libc::geteuid() };
+    if user != 0 {
+        println!("not root: there is no process of another user to try it with");
+        return;
+    }
+    let node = Node::new(anywhere(), Progress::Automatic);
+    node.endpoint.tagged_receive(7, 0, vec![0; 64]).unwrap();
+    // A copy that the other user can run, wherever this one lies.
+    let copy = std::env::temp_dir().join(format!("weft-node-faults-{}", std::process::id()));
+    std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
+    std::fs::set_permissions(&copy, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let arguments = [address_to_text(node.endpoint.address()), user.to_string()];
+    let mut process = Process::start_at(&copy, "foreigner", &arguments, |command| {
+        command.uid(NOBODY).gid(NOBODY).current_dir("/");
+    });
+    let received = node.queue.wait(Some(PATIENCE)).unwrap();
+    std::fs::remove_file(&copy).unwrap();
+    let received = received.expect("hangs").ok().unwrap();
+    let peer = node.domain.addresses().insert(received.source.unwrap()).unwrap();
+    assert_eq!(received.into_bytes().unwrap(), [7; 64]);
+    node.endpoint.tagged_send(peer, 8, vec![8; 64]).unwrap();
+    node.queue.wait(Some(PATIENCE)).unwrap().expect("hangs").ok().unwrap();
+    let start = Instant::now();
+    let status = loop {
+        if let Some(status) = process.ended() {
+            break status;
+        }
+        assert!(start.elapsed() < PATIENCE, "hangs");
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    assert!(status.success(), "{status}");
+    let statistics = node.domain.local_statistics();
+    assert_eq!((statistics.routes, statistics.visitors), (0, 0), "{statistics:?}");
+}
+
+/// Starts an echo process ("third") and waits for it.
+fn echo(node: &Node) -> (Process, PeerId) {
+    let process = Process::start("third", &[address_to_text(node.endpoint.address())], |_| {});
+    node.endpoint.tagged_receive(0, u64::MAX, vec![0; 64]).unwrap();
+    let hello = node.queue.wait(Some(PATIENCE)).unwrap().expect("comes").ok().unwrap();
+    (process, node.domain.addresses().insert(hello.source.unwrap()).unwrap())
+}
+
+#[test]
+fn a_stopped_peer_stops_nobody_else() {
+    let node = Node::new(anywhere(), Progress::Automatic);
+    let friend = Node::on(&node.domain);
+    let mut third = Process::start("third", &[address_to_text(friend.endpoint.address())], |_| {});
+    let (over, exchanged) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            let _whatever_happens = Raise(&over);
+            converse(&friend, &over, &exchanged);
+        });
+        let _whatever_happens = Raise(&over);
+        let (mut stopped, to) = echo(&node);
+        stopped.signal("STOP");
+        let (messages, mut sent) = (60u64, 0);
+        for number in 0..messages {
+            node.endpoint.tagged_receive(0, u64::MAX, vec![0; 1 << 20]).unwrap();
+            node.endpoint.tagged_send(to, number, vec![number as u8; length_of(number)]).unwrap();
+        }
+        // Things that must not wait for it: closing an endpoint, taking memory back.
+        let other = Node::on(&node.domain);
+        other.endpoint.tagged_send(to, 1 << 50, vec![0; 1 << 20]).unwrap();
+        let region = node.domain.register(1 << 20, Access::REMOTE).unwrap();
+        drop((other, region));
+        let (before, start) = (exchanged.load(Ordering::Relaxed), Instant::now());
+        while exchanged.load(Ordering::Relaxed) < before + 100 {
+            assert!(start.elapsed() < PATIENCE, "others wait for the one that is stopped");
+            if let Some(completion) = node.queue.wait(Some(Duration::from_millis(1))).unwrap() {
+                assert_eq!(completion.kind, CompletionKind::Send);
+                completion.ok().unwrap();
+                sent += 1;
+            }
+        }
+        stopped.signal("CONT");
+        let mut echoed = HashMap::new();
+        while sent < messages || (echoed.len() as u64) < messages {
+            let completion = node.queue.wait(Some(PATIENCE)).unwrap().expect("it goes on").ok().unwrap();
+            if completion.kind == CompletionKind::Send {
+                sent += 1;
+            } else {
+                let tag = completion.tag;
+                assert!(completion.into_bytes().unwrap() == vec![tag as u8; length_of(tag)], "intact");
+                assert!(echoed.insert(tag, ()).is_none(), "once");
+            }
+        }
+        assert!(stopped.finish().success());
+        over.store(true, Ordering::Relaxed);
+    });
+    assert!(third.finish().success());
+}
+
+/// Nanoseconds on a core, and voluntary switches away from it, of all threads of a process.
+fn work_of(pid: u32) -> (u64, u64) {
+    let (mut time, mut switches) = (0, 0);
+    for task in std::fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
+        let task = task.unwrap().path();
+        let read = |name: &str| std::fs::read_to_string(task.join(name)).unwrap_or_default();
+        time += read("schedstat").split(' ').next().and_then(|word| word.parse::<u64>().ok()).unwrap_or(0);
+        let status = read("status");
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        switches += line.and_then(|line| line.trim().parse::<u64>().ok()).unwrap_or(0);
+    }
+    (time, switches)
+}
+
+#[test]
+fn who_is_idle_sleeps_and_wakes() {
+    let rounds = number("WEFT_WAKES", 2000);
+    for progress in [Progress::Automatic, Progress::Manual] {
+        let node = Node::new(anywhere(), progress);
+        let (mut process, to) = echo(&node);
+        let mut seed = u64::from(process.pid()) | 1;
+        let mut times = Vec::new();
+        for round in 0..rounds {
+            // Often long enough that the other side has gone to sleep, or is about to.
+            let pause = Duration::from_micros(random(&mut seed) % 300);
+            let start = Instant::now();
+            if round.is_multiple_of(2) {
+                std::thread::sleep(pause);
+            }
+            while start.elapsed() < pause {
+                std::hint::spin_loop();
+            }
+            let start = Instant::now();
+            node.endpoint.tagged_receive(0, u64::MAX, vec![0; 1 << 17]).unwrap();
+            node.endpoint.tagged_send(to, round, vec![round as u8; length_of(round)]).unwrap();
+            for _ in 0..2 {
+                node.queue.wait(Some(PATIENCE)).unwrap().expect("a wake-up was lost").ok().unwrap();
+            }
+            times.push(start.elapsed());
+        }
+        times.sort();
+        let before = work_of(process.pid());
+        let idle = Duration::from_secs(2);
+        std::thread::sleep(idle);
+        let after = work_of(process.pid());
+        let used = Duration::from_nanos(after.0 - before.0);
+        println!(
+            "{progress:?}: {rounds} wake-ups, half of them within {:?}, all within {:?}; idle for {idle:?} it used {used:?} of a core",
+            times[times.len() / 2],
+            times[times.len() - 1],
+        );
+        // It wakes ten times a second to see whether its parent lives.
+        assert!(used < idle / 10, "an idle process uses a core for {used:?} in {idle:?}");
+        assert!(process.finish().success());
+    }
+}
+
+/// Echoes without ever waiting.
+pub(crate) fn spinner(arguments: &[String]) {
+    let over = child::watch_parent();
+    let node = Node::new(anywhere(), Progress::Manual);
+    let to = node.domain.addresses().insert(address_from_text(&arguments[0])).unwrap();
+    node.endpoint.tagged_send(to, 0, vec![0; 8]).unwrap();
+    node.endpoint.tagged_receive(0, u64::MAX, vec![0; 64]).unwrap();
+    while !over.load(Ordering::Relaxed) {
+        let Some(completion) = node.queue.read().unwrap() else { continue };
+        if completion.kind == CompletionKind::TaggedReceive {
+            let bytes = completion.into_bytes().unwrap();
+            node.endpoint.tagged_receive(0, u64::MAX, vec![0; 64]).unwrap();
+            node.endpoint.tagged_send(to, 0, bytes).unwrap();
+        }
+    }
+}
+
+#[test]
+fn who_is_busy_does_not_sleep() {
+    let rounds = number("WEFT_ROUNDS", 2000);
+    let node = Node::new(anywhere(), Progress::Manual);
+    let mut process = Process::start("spinner", &[address_to_text(node.endpoint.address())], |_| {});
+    let next = |wanted: CompletionKind| {
+        let start = Instant::now();
+        loop {
+            if let Some(completion) = node.queue.read().unwrap() {
+                let completion = completion.ok().unwrap();
+                if completion.kind == wanted {
+                    return completion;
+                }
+            }
+            assert!(start.elapsed() < PATIENCE, "hangs");
+        }
+    };
+    node.endpoint.tagged_receive(0, u64::MAX, vec![0; 64]).unwrap();
+    let source = next(CompletionKind::TaggedReceive).source.unwrap();
+    let to = node.domain.addresses().insert(source).unwrap();
+    let before = work_of(process.pid());
+    for _ in 0..rounds {
+        node.endpoint.tagged_receive(0, u64::MAX, vec![0; 64]).unwrap();
+        node.endpoint.tagged_send(to, 0, vec![1; 8]).unwrap();
+        next(CompletionKind::TaggedReceive);
+    }
+    let switches = work_of(process.pid()).1 - before.1;
+    println!("{rounds} round trips, {switches} voluntary switches");
+    assert!(switches < rounds / 10, "{switches} switches for {rounds} messages");
+    process.kill();
+}
+
+#[test]
+fn requests_behind_a_full_queue_are_not_forgotten() {
+    let node = Node::new(anywhere(), Progress::Automatic);
+    let sender = Node::new(anywhere(), Progress::Automatic);
+    let queue = node.domain.completion_queue(200);
+    let endpoint = node.domain.endpoint(&queue).unwrap();
+    let to = sender.domain.addresses().insert(endpoint.address()).unwrap();
+    for round in 0..20 {
+        let messages = 400u64;
+        for _ in 0..messages {
+            endpoint.receive(vec![0; 8]).unwrap();
+        }
+        for number in 0..messages {
+            sender.endpoint.send(to, number.to_le_bytes().to_vec()).unwrap();
+        }
+        for _ in 0..messages {
+            sender.queue.wait(Some(PATIENCE)).unwrap().expect("sent").ok().unwrap();
+        }
+        // The queue is full, and the rest waits in the ring.
+        let start = Instant::now();
+        while node.domain.state().receives > messages as usize - 200 {
+            assert!(start.elapsed() < PATIENCE, "round {round}: {:?}", node.domain.state());
+            std::thread::yield_now();
+        }
+        let (mut expected, mut found) = (0, Vec::new());
+        while expected < messages {
+            // All that is there at once: what then finds room is more than one round takes.
+            if queue.read_many(&mut found, 1000).unwrap() == 0 {
+                found.push(queue.wait(Some(PATIENCE)).unwrap().expect("more are in the ring"));
+            }
+            for completion in found.drain(..) {
+                assert_eq!(completion.into_bytes().unwrap(), expected.to_le_bytes());
+                expected += 1;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_refused_write_does_not_end_the_conversation() {
+    let (target, initiator) = (Node::new(anywhere(), Progress::Automatic), Node::new(anywhere(), Progress::Manual));
+    let to = initiator.domain.addresses().insert(target.endpoint.address()).unwrap();
+    let region = target.domain.register(vec![0; 1 << 22], Access::REMOTE).unwrap();
+    let nowhere = RemoteAddress { address: 0, key: region.key() ^ 1 << 40 };
+    for round in 0..30u8 {
+        // Longer than the ring: it is refused while parts of it wait.
+        let refused = initiator.endpoint.write(to, nowhere, vec![1; 4 << 20]).unwrap();
+        let written = initiator.endpoint.write(to, region.remote(), vec![round; 3 << 20]).unwrap();
+        for _ in 0..2 {
+            let completion = initiator.queue.wait(Some(PATIENCE)).unwrap().expect("ends");
+            let wanted = if completion.context == refused { Err(Failure::AccessRefused) } else { Ok(()) };
+            assert_eq!(completion.result, wanted);
+            assert!([refused, written].contains(&completion.context));
+        }
+        assert!(region.to_vec(0, 3 << 20).unwrap() == vec![round; 3 << 20]);
+    }
+    assert_eq!(initiator.domain.local_statistics().broken, 0);
+}
+
+#[test]
+fn what_was_withdrawn_does_not_come_as_something_else() {
+    let (sender, receiver) = (Node::new(anywhere(), Progress::Automatic), Node::new(anywhere(), Progress::Automatic));
+    let to = sender.domain.addresses().insert(receiver.endpoint.address()).unwrap();
+    let over = AtomicBool::new(false);
+    let rounds = number("WEFT_WITHDRAWALS", 1500);
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            let mut posted = 0;
+            while !over.load(Ordering::Relaxed) {
+                if posted < 2 {
+                    receiver.endpoint.tagged_receive(0, u64::MAX, vec![0; 200_000]).unwrap();
+                    posted += 1;
+                }
+                let Some(completion) = receiver.queue.wait(Some(Duration::from_millis(10))).unwrap() else { continue };
+                posted -= 1;
+                match completion.result {
+                    Ok(()) => {
+                        let (tag, bytes) = (completion.tag, completion.into_bytes().unwrap());
+                        assert_eq!(bytes.len() as u64, 70_000 + tag * 64, "message {tag}");
+                        assert!(bytes == vec![tag as u8; bytes.len()], "message {tag}");
+                    }
+                    Err(failure) => assert_eq!(failure, Failure::Aborted),
+                }
+            }
+        });
+        let _whatever_happens = Raise(&over);
+        let mut seed = 77;
+        let mut pending: HashMap<u64, ()> = HashMap::new();
+        let (mut cancelled, mut succeeded) = (0, 0);
+        for round in 0..rounds {
+            let tag = round % 1000;
+            let bytes = vec![tag as u8; 70_000 + tag as usize * 64];
+            pending.insert(sender.endpoint.tagged_send(to, tag, bytes).unwrap(), ());
+            if random(&mut seed).is_multiple_of(2) {
+                let oldest = pending.keys().min().copied().unwrap_or(0);
+                sender.endpoint.cancel(oldest);
+            }
+            while pending.len() > 4 {
+                let completion = sender.queue.wait(Some(PATIENCE)).unwrap().expect("ends");
+                assert!(pending.remove(&completion.context).is_some(), "ends once: {completion:?}");
+                match completion.result {
+                    Ok(()) => succeeded += 1,
+                    Err(failure) => {
+                        assert_eq!(failure, Failure::Cancelled);
+                        cancelled += 1;
+                    }
+                }
+            }
+        }
+        println!("{succeeded} sent, {cancelled} withdrawn");
+        assert!(succeeded > 0 && cancelled > 0);
+    });
+    for node in [&sender, &receiver] {
+        assert_eq!(node.domain.local_statistics().broken, 0, "{:?}", node.domain.local_statistics());
+    }
+}
