@@ -71,6 +71,8 @@ pub const DEVICE_IMPORTS_MAX: usize = 4096;
 pub const DEVICE_BLOCK_BYTES: usize = 2 << 20;
 /// Streams of each CUDA device on which copies are started.
 pub const CUDA_STREAMS: usize = 4;
+/// Copies that are started with this many bytes and more go in order, those of one direction on one stream.
+pub const CUDA_IN_ORDER_BYTES: usize = 1 << 20;
 /// Lanes (a stream and its pinned memory) of each CUDA device that are made with its context; more are made when more
 /// threads copy at a time.
 pub const CUDA_LANES_READY: usize = 2;
