@@ -58,6 +58,9 @@ pub const STAGE_OUT_BYTES: usize = 4 << 20;
 pub const STAGE_OUT_AHEAD_BYTES: usize = 256 << 10;
 /// Pieces of device memory that wait to be sent.
 pub const STAGE_OUT_ENTRIES_MAX: usize = 256;
+/// Host memory that a device copies so many bytes from or to at a time is made known to the device. To make 1 GiB known
+/// takes an H200 about 50 ms, a copy of it 20 ms if it is known and 80 to 150 ms if it is not.
+pub const KNOWN_MIN_BYTES: u64 = 256 << 10;
 /// Copies between registered and other device memory that go on at a time.
 pub const COPIES_MAX: usize = 4096;
 /// What staged pieces are aligned to.
