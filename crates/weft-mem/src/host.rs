@@ -284,17 +284,6 @@ impl HostMemory {
         if from.length != into.len() as u64 {
             return Err(Fault::OutOfBounds);
         }
-        // Buffers of operations are read in order, and nobody changes them: more is fetched at a time than is wanted.
-        if !found.place.is_host() && from.slot & REGION == 0 && !Known::pays(from.length) && !into.is_empty() {
-            let mut staging = self.staging();
-            // SAFETY: `resolve` checked that `available` bytes are there, and `take` does not let go of memory that a
-            // copy is under way for; `fetch` gives as many bytes as are asked for, which stay while the lock is held.
-            unsafe {
-                let pointer = staging.fetch(from, found.located(into.len()), found.available, true)?;
-                copy::copy(into.as_ptr(), pointer, into.len());
-            }
-            return Ok(());
-        }
         // SAFETY: `resolve` checked that this many bytes are there; shared memory is never registered or attached.
         unsafe { self.fetch_to(found, into.as_ptr(), into.len()) }
     }

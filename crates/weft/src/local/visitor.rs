@@ -8,6 +8,7 @@ use weft_core::engine::hall::{Arrival, ArrivalId, Begun, Delivery, MatchedArriva
 use weft_core::event::Failure;
 use weft_core::limits::ATOMIC_MAX_BYTES;
 use weft_core::memory::{Access, Fault, Granted, LocalKey, Memory};
+use weft_link::limits::PAYLOAD_MAX_BYTES;
 use weft_link::shm::{Broken, Channel, PushError, Record};
 use weft_mem::attach::{self, Span, TransferError};
 use weft_mem::{HostMemory, Segment};
@@ -678,14 +679,23 @@ impl Visitor {
         while self.answers.is_empty()
             && let Some(read) = self.reads.front_mut()
         {
-            let part = (read.length - read.sent).min(LOCAL_FRAGMENT_BYTES as u32);
+            let (memory, at) = (engine.memory(), read.address.wrapping_add(u64::from(read.sent)));
+            let left = u64::from(read.length - read.sent);
+            let of = memory.remote(read.key, at, left, Access::REMOTE_READ);
+            let fragment = match of.and_then(|of| memory.place(of, Access::REMOTE_READ)) {
+                Ok(place) if !place.is_host() => {
+                    self.channel.make_known(place.kind);
+                    PAYLOAD_MAX_BYTES
+                }
+                _ => LOCAL_FRAGMENT_BYTES,
+            };
+            let part = (read.length - read.sent).min(fragment as u32);
             let mut claim = match self.channel.sender().claim(part as usize) {
                 Ok(claim) => claim,
                 Err(PushError::Full) => return Ok(moved),
                 Err(PushError::Broken | PushError::TooLong) => return Err(Broken),
             };
             moved = true;
-            let (memory, at) = (engine.memory(), read.address.wrapping_add(u64::from(read.sent)));
             let copied = memory
                 .remote(read.key, at, u64::from(part), Access::REMOTE_READ)
                 .and_then(|piece| memory.copy_out(piece, claim.segment()));

@@ -26,6 +26,11 @@ impl Route {
         if let Some(attempt) = self.attempt_device(engine, command, statistics)? {
             return Ok(attempt);
         }
+        if handle::is_on_device(engine.memory(), command)
+            && let Some(place) = engine.memory().local_place(command.local)
+        {
+            self.channel.make_known(place.kind);
+        }
         let direct = statistics.direct;
         let attempt = self.attempt_plain(engine, command, None, methods, statistics)?;
         let goes = !matches!(attempt, Attempt::Full) && statistics.direct == direct;
