@@ -47,7 +47,7 @@ pub const EMULATED_QUEUE_MAX: usize = 256;
 /// How long a copy that was started on an emulated device is at least not done.
 pub const EMULATED_DELAY_US: u64 = 20;
 /// Bytes for one place in device memory that are gathered before they are copied there.
-pub const STAGE_IN_BYTES: usize = 256 << 10;
+pub const STAGE_IN_BYTES: usize = 512 << 10;
 /// Buffers of that size: one is filled while the others are copied.
 pub const STAGE_IN_BUFFERS: usize = 4;
 /// From so many bytes on a copy to the device goes on while others come; a shorter one is done at once.

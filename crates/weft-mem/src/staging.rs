@@ -354,9 +354,27 @@ impl Inbound {
 
     /// What was gathered leaves the buffer.
     fn advance(&mut self, counters: &mut StagingCounters) {
+        self.land_done();
         match self.open {
-            Some(open) if open.length >= STAGE_IN_START_BYTES => self.start_open(counters),
+            // While the device has work, what comes is gathered: fewer copies, each longer.
+            Some(open) if open.length >= STAGE_IN_START_BYTES => {
+                if self.flying.is_empty() {
+                    self.start_open(counters);
+                }
+            }
             _ => self.copy_open(counters),
+        }
+    }
+
+    /// Forgets copies that are done.
+    fn land_done(&mut self) {
+        while let Some((to, event)) = self.flying.front() {
+            match operations(to.place).and_then(|operations| operations.is_done(event)) {
+                Ok(false) => return,
+                Ok(true) => {}
+                Err(error) => _ = self.failed.get_or_insert(error),
+            }
+            self.flying.pop_front();
         }
     }
 

@@ -30,6 +30,9 @@ pub const TICKS_BETWEEN_LOOKS: u64 = 50_000;
 pub const LOCAL_EAGER_MAX_BYTES: usize = 64 << 10;
 /// Longer messages, writes and reads go through the ring in parts of this length.
 pub const LOCAL_FRAGMENT_BYTES: usize = 16 << 10;
+/// Parts of one pulled message that follow each other before it is another one's turn: a target whose receive is in a
+/// device's memory copies them there together.
+pub const LOCAL_PARTS_IN_TURN: u32 = 32;
 /// Parts of a message in device memory that one copy puts into the ring; each has the longest payload that the ring takes.
 /// A copy of 64 KiB takes an H200 9 µs, one of 256 KiB 13 µs; a target takes that much out of the ring in 25 µs.
 pub const LOCAL_DEVICE_PARTS_MAX: u32 = 4;

@@ -29,8 +29,8 @@ use weft_mem::{Buffer, Copying, HostMemory, MemoryRegion};
 
 use super::LocalStatistics;
 use crate::limits::{
-    LOCAL_BOUNCE_BYTES, LOCAL_COPIES_ASKED, LOCAL_COPIES_MAX, LOCAL_DEVICE_SYNC_BYTES, LOCAL_HANDLE_AFTER,
-    LOCAL_HANDLE_LOOKS_MAX, LOCAL_HANDLES_MAX, LOCAL_POOLS_MAX, LOCAL_WITHIN_SYNC_BYTES,
+    LOCAL_BOUNCE_BYTES, LOCAL_COPIES_ASKED, LOCAL_COPIES_MAX, LOCAL_DEVICE_SYNC_BYTES, LOCAL_EAGER_MAX_BYTES,
+    LOCAL_HANDLE_AFTER, LOCAL_HANDLE_LOOKS_MAX, LOCAL_HANDLES_MAX, LOCAL_POOLS_MAX, LOCAL_WITHIN_SYNC_BYTES,
 };
 
 /// Allocations of peers that are open here, of all channels.
@@ -323,6 +323,13 @@ pub(super) struct Pull {
     pub(super) reference: Reference,
 }
 
+impl Pull {
+    /// Whether it would go through the ring whole, if it were the host's: such messages arrive in order.
+    fn is_short(&self) -> bool {
+        self.length as usize <= LOCAL_EAGER_MAX_BYTES
+    }
+}
+
 /// What became of one.
 pub(super) enum Pulled {
     /// Its bytes are there.
@@ -375,6 +382,12 @@ impl Pulls {
 
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty() && self.going.is_empty()
+    }
+
+    /// Whether short messages are on their way, which no later one may overtake.
+    pub(super) fn has_short(&self) -> bool {
+        let waiting = self.waiting.iter().map(|(pull, _)| pull);
+        !self.is_empty() && waiting.chain(self.going.iter().map(|going| &going.pull)).any(Pull::is_short)
     }
 
     /// Whether a handle is waited for, so that the socket has to be looked at.
@@ -434,8 +447,11 @@ impl Pulls {
         if std::mem::take(&mut self.look) {
             let waiting = std::mem::take(&mut self.waiting);
             let alone = waiting.len() == 1;
+            let mut held = false;
             for (pull, looks) in waiting {
-                if self.going.len() >= LOCAL_COPIES_MAX {
+                // Short ones begin in order.
+                if self.going.len() >= LOCAL_COPIES_MAX || held && pull.is_short() {
+                    held |= pull.is_short();
                     self.waiting.push_back((pull, looks));
                     continue;
                 }
@@ -447,14 +463,18 @@ impl Pulls {
                     }
                     None if self.refused.contains(&(place, id)) => ended.push((pull, Pulled::Refused)),
                     None if looks >= LOCAL_HANDLE_LOOKS_MAX => ended.push((pull, Pulled::Unknown)),
-                    None => self.waiting.push_back((pull, looks)),
+                    None => {
+                        held |= pull.is_short();
+                        self.waiting.push_back((pull, looks));
+                    }
                 }
             }
         }
-        let mut unfinished = 0;
+        let (mut unfinished, mut held) = (0, false);
         self.going.retain_mut(|going| {
             // Copies end in about the order in which they began, and each question costs the driver's time.
             if unfinished >= LOCAL_COPIES_ASKED {
+                held |= going.pull.is_short();
                 return true;
             }
             // A copy that failed is not told apart from one that cannot be: the bytes come another way.
@@ -465,12 +485,14 @@ impl Pulls {
                     false
                 }
             });
-            let done = going.copies.is_empty();
+            // Short messages end in order, as those do that come through the ring.
+            let done = going.copies.is_empty() && !(held && going.pull.is_short());
             if done {
                 going.unload(engine);
                 ended.push((going.pull, std::mem::replace(&mut going.result, Pulled::Done)));
             }
-            unfinished += usize::from(!done);
+            unfinished += usize::from(!going.copies.is_empty());
+            held |= !done && going.pull.is_short();
             !done
         });
         let busy = ended.len() > before;

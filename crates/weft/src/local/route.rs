@@ -20,8 +20,8 @@ use super::handle::{self, Reaching, Told};
 use super::record::{self, Request, Response, Spans};
 use super::{LocalStatistics, Methods, WORD_CAN_ATTACH};
 use crate::limits::{
-    LOCAL_DEVICE_PARTS_MAX, LOCAL_EAGER_MAX_BYTES, LOCAL_FRAGMENT_BYTES, LOCAL_QUESTIONS_MAX, LOCAL_RECORDS_PER_ROUND,
-    LOCAL_REGIONS_MAX,
+    LOCAL_DEVICE_PARTS_MAX, LOCAL_EAGER_MAX_BYTES, LOCAL_FRAGMENT_BYTES, LOCAL_PARTS_IN_TURN, LOCAL_QUESTIONS_MAX,
+    LOCAL_RECORDS_PER_ROUND, LOCAL_REGIONS_MAX,
 };
 
 /// A channel to an endpoint of this node.
@@ -43,6 +43,8 @@ pub(super) struct Route {
     waiting: Waitings,
     /// Offered messages that were pulled, and are not all sent.
     pushes: VecDeque<u32>,
+    /// Parts of the first of them that were sent in its turn.
+    turn: u32,
     /// Arrivals at the target that must end without their message.
     aborts: VecDeque<u64>,
     pub(super) attachments: Attachments,
@@ -117,6 +119,7 @@ impl Route {
             begun: None,
             waiting: Waitings::default(),
             pushes: VecDeque::new(),
+            turn: 0,
             aborts: VecDeque::new(),
             attachments: Attachments::default(),
             told: Told::default(),
@@ -258,10 +261,15 @@ impl Route {
         // One part of a pulled message, then one command: neither can starve the other.
         let mut more = true;
         while std::mem::take(&mut more) {
-            if let Some(token) = self.pushes.pop_front() {
+            if let Some(token) = self.pushes.front().copied() {
                 let (again, sent) = self.push_part(engine, token, statistics)?;
-                if again {
-                    self.pushes.push_back(token);
+                self.turn += u32::from(sent);
+                if !again {
+                    self.pushes.pop_front();
+                    self.turn = 0;
+                } else if self.turn >= LOCAL_PARTS_IN_TURN {
+                    self.pushes.rotate_left(1);
+                    self.turn = 0;
                 }
                 more |= sent;
             }
