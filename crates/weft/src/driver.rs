@@ -72,6 +72,8 @@ impl Nic {
     pub(crate) fn run(&self, set: &Arc<WaitSet>) {
         while !self.stop.load(Ordering::Acquire) {
             let mut core = self.lock();
+            // It is awake: no need to wake it.
+            core.disarm(set);
             core.progress_all();
             core.arm(Awaited::Timeout, set, true);
             drop(core);

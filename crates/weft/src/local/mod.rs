@@ -295,6 +295,8 @@ impl Local {
 
     /// Messages that waited at their senders are wanted now.
     fn matched(&mut self, engine: &mut Engine<HostMemory>) {
+        // A copy may begin with it, which somebody has to go on with.
+        self.changed = true;
         while let Some(matched) = engine.poll_matched() {
             let channel = ChannelId((matched.token >> 32) as u32);
             let Some(index) = self.visitor_of(channel) else {
@@ -322,6 +324,8 @@ impl Local {
         let mut events = std::mem::take(&mut self.events);
         // A failure of the system here is one of the next call too, or none at all.
         let happened = self.node.poll(&mut events).unwrap_or(false);
+        // What would have woken a sleeper is taken, and its peer has been told that it is awake: it must say anew.
+        self.changed |= happened;
         for event in events.drain(..) {
             match event {
                 NodeEvent::Accepted(channel, hello) => self.accept(engine, channel, &hello),
