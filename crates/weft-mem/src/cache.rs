@@ -19,6 +19,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::device::{Allocation, DeviceError, HANDLE_BYTES, Handle, Kind, Operations, Place};
+use crate::foreign::Foreign;
 use crate::limits::{OPENED_HANDLES_MAX, OPENED_HANDLES_OF_A_CHANNEL_MAX, REGISTRATIONS_CACHED_MAX};
 use crate::region::{MemoryRegion, WeakRegion};
 
@@ -190,6 +191,7 @@ fn first_of(start: Start) -> Start {
 /// An allocation of another process that is mapped here, until this is dropped.
 pub struct Imported {
     operations: &'static dyn Operations,
+    place: Place,
     base: u64,
     length: u64,
 }
@@ -200,7 +202,10 @@ impl Imported {
         if handle.place.kind != operations.kind() || handle.length == 0 {
             return Err(DeviceError::BadHandle);
         }
-        Ok(Imported { operations, base: operations.import(handle)?, length: handle.length })
+        let base = operations.import(handle)?;
+        // The peer's number of the device need not be ours.
+        let place = operations.classify(base).map_or(handle.place, |found| found.place);
+        Ok(Imported { operations, place, base, length: handle.length })
     }
 
     /// Its first byte.
@@ -220,6 +225,17 @@ impl Imported {
     pub fn range(&self, offset: u64, length: u64) -> Option<u64> {
         let end = offset.checked_add(length)?;
         (end <= self.length).then(|| self.base.checked_add(offset))?
+    }
+}
+
+// SAFETY: the operations mapped as many bytes at `base` for reading and writing, until `drop`; ranges are checked.
+unsafe impl Foreign for Imported {
+    fn place(&self) -> Place {
+        self.place
+    }
+
+    fn range(&self, offset: u64, length: u64) -> Option<u64> {
+        Imported::range(self, offset, length)
     }
 }
 

@@ -191,6 +191,21 @@ pub struct Inside {
     pub offset: u64,
 }
 
+/// A registered region of a device's memory, as a peer of the same machine has to know it to reach it by itself.
+#[derive(Debug)]
+pub struct DeviceGrant {
+    /// Opens the allocation that the region is in: all of that.
+    pub handle: Handle,
+    /// Where in the allocation the region begins.
+    pub offset: u64,
+    /// Bytes of the region.
+    pub length: u64,
+    /// What peers call its first byte.
+    pub base: u64,
+    /// What peers may do.
+    pub access: Access,
+}
+
 #[cfg(test)]
 mod tests {
     use weft_core::memory::{LocalKey, Memory};

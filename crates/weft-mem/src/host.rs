@@ -11,7 +11,7 @@ use weft_core::memory::{Access, Fault, Granted, LocalKey, Memory};
 use crate::atomic::{self, Values};
 use crate::buffer::Buffer;
 use crate::device::{DeviceError, Handle, Place};
-use crate::foreign::{Copies, Copying, Foreign, Inside, Plan, Way};
+use crate::foreign::{Copies, Copying, DeviceGrant, Foreign, Inside, Plan, Way};
 use crate::keys::Keys;
 use crate::limits::{INJECT_MAX_BYTES, INJECT_POOL_MAX, LOCAL_BUFFERS_MAX, LOCAL_SLOT_BITS, STAGE_OUT_AHEAD_BYTES};
 use crate::region::{Addressing, MemoryRegion, Region, RegisterError};
@@ -187,6 +187,22 @@ impl HostMemory {
         }
         let shareable = entry.memory.share(entry.access.0 & writes.0 != 0)?;
         Some((shareable, entry.base, entry.access))
+    }
+
+    /// What a peer of the same machine needs to reach a registered region of a device by itself. `None`: the region is the
+    /// host's, its allocation cannot be opened by others, or the peer may not both read and write, which a handle cannot
+    /// keep it from.
+    #[must_use]
+    pub fn share_device(&self, key: u64) -> Option<DeviceGrant> {
+        let (.., entry) = self.keys.find(key).ok()?;
+        let (base, access) = (entry.base, entry.access);
+        if entry.memory.place().is_host() || !access.contains(Access::REMOTE_READ | Access::REMOTE_WRITE) {
+            return None;
+        }
+        let length = entry.memory.length() as u64;
+        let (handle, offset) = entry.memory.export().ok()?;
+        let inside = offset.checked_add(length).is_some_and(|end| end <= handle.length);
+        inside.then_some(DeviceGrant { handle, offset, length, base, access })
     }
 
     /// Registrations that hold.

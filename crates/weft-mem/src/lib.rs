@@ -32,7 +32,7 @@ mod tests;
 
 pub use buffer::Buffer;
 pub use crc::crc32c;
-pub use foreign::{Copying, Foreign, Inside};
+pub use foreign::{Copying, DeviceGrant, Foreign, Inside};
 pub use host::{AttachError, HostMemory};
 pub use mapping::{MapError, Mapping};
 pub use region::{Addressing, MemoryRegion, Region, RegisterError};

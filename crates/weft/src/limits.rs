@@ -45,7 +45,41 @@ pub const LOCAL_REGIONS_MAX: usize = 128;
 /// How long a peer may take to leave a region that is being deregistered.
 pub const LOCAL_LET_GO_US: u64 = 10_000;
 
+/// Messages from device memory of this length and more are copied by the target from the sender's allocation, which it
+/// opens. A copy by the device costs about 10 µs whatever its length up to 1 MiB, and only one is needed; through the host
+/// it is two, of 6 to 9 µs each for some bytes and more from there on. But the sender has to wait until it is wanted.
+pub const LOCAL_HANDLE_MIN_BYTES: usize = 8 << 10;
+/// Messages from device memory shorter than [`LOCAL_HANDLE_MIN_BYTES`], or from an allocation that the target was not told
+/// of or cannot open, go through a bounce buffer if they have this length and more: two copies by the device, 10 µs each.
+/// Shorter ones go through the host, in two copies of 6 to 9 µs.
+pub const LOCAL_BOUNCE_MIN_BYTES: usize = 4 << 10;
+/// A slot of the bounce buffers; longer messages do not use them.
+pub const LOCAL_BOUNCE_BYTES: usize = 64 << 10;
+/// Slots of one channel on one device: 2 MiB, which is the least that NVIDIA's driver gives.
+pub const LOCAL_BOUNCE_SLOTS: usize = 32;
+/// Devices on which a channel has bounce buffers.
+pub const LOCAL_POOLS_MAX: usize = 8;
+/// Short messages from an allocation that go through bounce buffers before the target opens the allocation, which costs
+/// 30 to 160 µs: as much as some copies.
+pub const LOCAL_HANDLE_AFTER: u32 = 8;
+/// Writes and reads in a peer's device memory up to this length are done when the call that posts them returns; longer ones
+/// go on meanwhile.
+pub const LOCAL_DEVICE_SYNC_BYTES: u32 = 64 << 10;
+/// How long a peer may take to leave a region of a device's memory that is being deregistered: its copies end by
+/// themselves, a long one in a fraction of this.
+pub const LOCAL_DEVICE_LET_GO_US: u64 = 1_000_000;
+/// How long a deregistration waits for a peer to close the region, which nothing depends on but the device's driver.
+pub const LOCAL_CLOSE_US: u64 = 1_000;
+/// Allocations that one channel's target is told of at a time; it keeps as many open.
+pub const LOCAL_HANDLES_MAX: usize = weft_mem::limits::OPENED_HANDLES_OF_A_CHANNEL_MAX;
+/// Looks at the socket until a handle that was promised is believed not to come: it was sent before the promise, so more
+/// than the notes that a socket holds are not in front of it.
+pub const LOCAL_HANDLE_LOOKS_MAX: u32 = 64;
+/// Copies by devices that are under way for one peer; more wait.
+pub const LOCAL_COPIES_MAX: usize = 64;
+
 const _: () = {
     assert!(LOCAL_FRAGMENT_BYTES <= weft_link::limits::PAYLOAD_MAX_BYTES);
+    assert!(LOCAL_BOUNCE_BYTES <= LOCAL_EAGER_MAX_BYTES);
     assert!(weft_core::limits::ATOMIC_MAX_BYTES as usize <= LOCAL_FRAGMENT_BYTES);
 };

@@ -170,12 +170,13 @@ impl Drop for Inner {
     fn drop(&mut self) {
         // Every access of a peer is made under this lock, and looks the key up anew: when it is ours and the key is gone,
         // there are no more. A key that a peer has invalidated is gone already.
-        let mut core = self.domain.nic().lock();
+        let mut guard = self.domain.nic().lock();
+        let core = &mut *guard;
         let _ = core.engine.memory_mut().deregister(self.region.key);
         // Peers on this machine may have it mapped. Honest ones let go; whatever the others do, they are left with a copy
         // if the memory has another use.
         if let Some(local) = &mut core.local {
-            local.revoke(self.region.key);
+            local.revoke(&mut core.engine, self.region.key);
         }
         match self.memory.end_sharing() {
             Ok(taken) => core.local.iter_mut().for_each(|local| local.count_revoked(taken)),

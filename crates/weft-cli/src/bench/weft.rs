@@ -4,7 +4,8 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use weft::{
-    Access, Buffer, Completion, CompletionKind, CompletionQueue, Domain, Endpoint, Fabric, MemoryRegion, PeerId,
+    Access, Buffer, Completion, CompletionKind, CompletionQueue, Domain, Endpoint, Fabric, Level, MemoryRegion,
+    Options, PeerId,
 };
 use weft::{Refused, RemoteAddress, Road};
 
@@ -14,6 +15,8 @@ use super::node::{Meeting, Task};
 /// Messages under way at once in `bw` and `rate`.
 const UNDER_WAY: u64 = 64;
 const UNDER_WAY_SHORT: u64 = 512;
+/// Writes up to this are injected in streams.
+const INJECTED_BYTES: usize = 64;
 /// Messages up to this are short.
 const SHORT_BYTES: usize = 1024;
 /// Over shared memory, one message of so many is timed: to look at a clock takes half as long as a message.
@@ -116,6 +119,15 @@ impl Side {
             self.spare.extend(completion.buffer);
         }
         Ok(matches!(completion.kind, CompletionKind::Receive | CompletionKind::TaggedReceive))
+    }
+
+    /// Waits, spinning, for one completion.
+    fn completion(&mut self) -> Outcome<()> {
+        loop {
+            if let Some(completion) = self.queue.read().map_err(told)? {
+                return self.ended(completion).map(|_| ());
+            }
+        }
     }
 
     /// Waits, spinning, until a message has arrived.
@@ -226,6 +238,9 @@ fn await_mark(side: &mut Side, mark: u8, meeting: Option<&Meeting<'_>>) -> Outco
 
 /// So many messages, many under way, until all have arrived.
 fn stream(side: &mut Side, job: &Job, count: u64) -> Outcome<()> {
+    if job.operation == Operation::Write && job.bytes <= INJECTED_BYTES {
+        return inject(side, job, count);
+    }
     let window = if job.bytes <= SHORT_BYTES { UNDER_WAY_SHORT } else { UNDER_WAY };
     let (mut begun, mut ended) = (0, 0);
     let mut completions = Vec::new();
@@ -239,7 +254,50 @@ fn stream(side: &mut Side, job: &Job, count: u64) -> Outcome<()> {
             ended += 1;
         }
     }
+    if matches!(job.operation, Operation::Send | Operation::Tagged) {
+        // A send may count as done before it arrives. One that is delivered is behind all others.
+        last(side, job.operation)?;
+    }
     Ok(())
+}
+
+/// One message more, until the other side's program has it.
+fn last(side: &mut Side, operation: Operation) -> Outcome<()> {
+    let options = Options { level: Level::Delivered, ..Options::default() };
+    let mut buffer = Some(side.buffer()?);
+    while let Some(given) = buffer.take() {
+        let begun = match operation {
+            Operation::Tagged => side.endpoint.tagged_send_with(side.peer, 7, given, options),
+            _ => side.endpoint.send_with(side.peer, given, options),
+        };
+        if let Err(Refused { error, buffer: back }) = begun {
+            if !error.is_full() {
+                return Err(told(error));
+            }
+            buffer = back;
+            side.domain.progress().map_err(told)?;
+        }
+    }
+    side.completion()
+}
+
+/// So many short writes as fabtests and ucx_perftest do them: injected, without a completion for each. The last one has
+/// one, and is behind a fence.
+fn inject(side: &mut Side, job: &Job, count: u64) -> Outcome<()> {
+    let bytes = [1; INJECTED_BYTES];
+    let bytes = bytes.get(..job.bytes).unwrap_or_default();
+    for _ in 1..count {
+        while let Err(refused) = side.endpoint.inject_write(side.peer, side.remote, bytes) {
+            if !refused.error.is_full() {
+                return Err(told(refused.error));
+            }
+            side.domain.progress().map_err(told)?;
+        }
+    }
+    let options = Options { fence: true, ..Options::default() };
+    let buffer = side.buffer()?;
+    side.endpoint.write_with(side.peer, side.remote, buffer, options).map_err(|refused| told(refused.error))?;
+    side.completion()
 }
 
 /// The one that is written to, read from and sent to. It serves until the work is over.

@@ -432,6 +432,8 @@ pub(crate) struct Consumer<R: Room> {
 }
 
 impl<R: Room> Consumer<R> {
+    /// Records of which the producer need not know while there is nothing to do: they leave it most of the near bank.
+    const KEEP_SLOTS: u32 = if R::NEAR_SLOTS < 4 { 1 } else { R::NEAR_SLOTS / 4 };
     const PUBLISH_SLOTS: u32 = if R::FAR_SLOTS < RING_PUBLISH_SLOTS { 1 } else { RING_PUBLISH_SLOTS };
 
     pub(crate) fn new(room: R) -> Consumer<R> {
@@ -524,7 +526,9 @@ impl<R: Room> Consumer<R> {
 
     #[inline]
     fn nothing(&mut self, found: u32, expected: u32) -> Result<bool, Broken> {
-        if self.unpublished > 0 {
+        // In a conversation the next thing that we store is our answer, which would wait behind this: a few records can be
+        // told of later, but payloads at once, so that their room is used again.
+        if self.unpublished_bytes > 0 || self.unpublished >= Self::KEEP_SLOTS {
             self.publish();
         }
         // What the slot held a round ago, or nothing in the first round.

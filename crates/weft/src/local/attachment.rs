@@ -5,10 +5,18 @@
 //! target, when it deregisters, clears the first and waits until the second is clear: an access that begins later finds
 //! the region gone. That is for honest peers. As a hostile one keeps what it has mapped, memory that is deregistered and
 //! has another use gets new pages (`weft_mem::MemoryRegion::end_sharing`).
+//!
+//! Memory of a device is handed over by its handle, with two words: the target's, as above, and the initiator's, which
+//! says whether it has the region open, and whether copies are under way. A device's pages cannot be taken back: who
+//! deregisters such a region waits until the peer's copies are done, which is soon. From a peer that never says so the
+//! channel is taken, which is counted; it could go on to reach the memory until that is freed. A peer that is told to
+//! close the region does so when it next looks, which is not waited for long: NVIDIA wants memory to be freed only after
+//! every process has closed it, but its driver keeps the pages until then.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use weft_core::command::{Command, EndpointId, Operation};
 use weft_core::engine::Engine;
@@ -17,12 +25,15 @@ use weft_core::limits::ATOMIC_MAX_BYTES;
 use weft_core::memory::{Access, Fault, Memory};
 use weft_link::limits::CHANNEL_WORDS_MAX;
 use weft_link::shm::Channel;
+use weft_mem::cache::Imported;
+use weft_mem::device::{Handle, Place};
 use weft_mem::{HostMemory, Mapping, Segment};
 
+use super::handle::{self, DeviceNote, Handles};
 use super::record::failure_of;
 use super::route::read_local;
 use super::{WORD_BUSY, WORD_FIRST_GRANT};
-use crate::limits::LOCAL_REGIONS_MAX;
+use crate::limits::{LOCAL_CLOSE_US, LOCAL_DEVICE_LET_GO_US, LOCAL_LET_GO_US, LOCAL_REGIONS_MAX};
 
 /// The regions of one target, as its initiator knows them.
 #[derive(Default)]
@@ -30,6 +41,8 @@ pub(super) struct Attachments {
     entries: Vec<(u64, Attachment)>,
     /// Where the last one was found.
     last: usize,
+    /// Some are, or were, of a device's memory.
+    pub(super) has_devices: bool,
 }
 
 enum Attachment {
@@ -38,6 +51,38 @@ enum Attachment {
     /// Not to be had: go through the target.
     Refused,
     Granted(Grant),
+    /// Memory of a device.
+    Device(DeviceGrant),
+}
+
+/// A region of a device's memory that may be reached.
+struct DeviceGrant {
+    imported: Arc<Imported>,
+    place: Place,
+    id: u64,
+    note: DeviceNote,
+    /// Copies under way.
+    going: u32,
+}
+
+/// What an initiator says about a region of a device's memory, in the word behind that of the grant.
+const CLOSED: u64 = 0;
+const OPEN: u64 = 1;
+const BUSY: u64 = 2;
+
+impl DeviceGrant {
+    fn word(&self) -> usize {
+        self.note.word as usize
+    }
+
+    fn is_granted(&self, channel: &Channel) -> bool {
+        channel.shared_word(self.word()).load(Ordering::SeqCst) == GRANTED
+    }
+
+    fn say(&self, channel: &Channel, what: u64) {
+        // An exchange, for its full barrier: the look at the grant must not come before the others can see this.
+        channel.shared_word(self.word() + 1).swap(what, Ordering::SeqCst);
+    }
 }
 
 /// A region that may be reached.
@@ -105,6 +150,90 @@ impl Attachments {
             self.entries.retain(|(key, _)| *key != command.key);
         }
         result
+    }
+
+    /// The target has handed over a region of a device's memory. False: it is not to be had.
+    pub(super) fn granted_device(
+        &mut self,
+        channel: &Channel,
+        handles: &Handles,
+        key: u64,
+        note: DeviceNote,
+        handle: &Handle,
+    ) -> bool {
+        let word = note.word as usize;
+        let inside = note.offset.checked_add(note.length).is_some_and(|end| end <= handle.length);
+        let opened = if inside && (WORD_FIRST_GRANT..CHANNEL_WORDS_MAX - 1).contains(&word) {
+            handles.open(channel.id(), handle)
+        } else {
+            None
+        };
+        let Some(imported) = opened else {
+            self.refused(key);
+            return false;
+        };
+        let grant = DeviceGrant { imported, place: handle.place, id: handle.id, note, going: 0 };
+        grant.say(channel, OPEN);
+        self.has_devices = true;
+        self.set(key, Attachment::Device(grant));
+        true
+    }
+
+    /// Memory of a device that a command is for, if this node may reach it: what it is in, and where in that. The target
+    /// knows that it is in use until [`Attachments::leave`].
+    pub(super) fn enter(
+        &mut self,
+        channel: &Channel,
+        command: &Command,
+        access: Access,
+    ) -> Option<(Arc<Imported>, u64)> {
+        let (_, attachment) = self.entries.iter_mut().find(|(key, _)| *key == command.key)?;
+        let Attachment::Device(grant) = attachment else { return None };
+        let offset = command.address.checked_sub(grant.note.base)?;
+        let end = offset.checked_add(u64::from(command.length))?;
+        if end > grant.note.length || !Access(grant.note.access).contains(access) {
+            return None;
+        }
+        grant.say(channel, BUSY);
+        if !grant.is_granted(channel) {
+            grant.say(channel, if grant.going > 0 { BUSY } else { OPEN });
+            return None;
+        }
+        grant.going += 1;
+        Some((grant.imported.clone(), grant.note.offset + offset))
+    }
+
+    /// A command is out of a device's memory.
+    pub(super) fn leave(&mut self, channel: &Channel, key: u64) {
+        let entry = self.entries.iter_mut().find(|(known, _)| *known == key);
+        if let Some((_, Attachment::Device(grant))) = entry {
+            grant.going = grant.going.saturating_sub(1);
+            if grant.going == 0 {
+                grant.say(channel, OPEN);
+            }
+        }
+    }
+
+    /// Closes regions of devices that are not granted any more.
+    pub(super) fn sweep(&mut self, channel: &Channel, handles: &Handles) {
+        let gone = |attachment: &Attachment| match attachment {
+            Attachment::Device(grant) => grant.going == 0 && !grant.is_granted(channel),
+            _ => false,
+        };
+        while let Some(index) = self.entries.iter().position(|(_, attachment)| gone(attachment)) {
+            if let (_, Attachment::Device(grant)) = self.entries.swap_remove(index) {
+                let same = |other: &Attachment| match other {
+                    Attachment::Device(other) => (other.place, other.id) == (grant.place, grant.id),
+                    _ => false,
+                };
+                if !self.entries.iter().any(|(_, other)| same(other)) {
+                    handles.forget(channel.id(), grant.place, grant.id);
+                }
+                let word = grant.word();
+                drop(grant);
+                channel.shared_word(word + 1).store(CLOSED, Ordering::SeqCst);
+            }
+        }
     }
 
     #[inline]
@@ -247,6 +376,8 @@ pub(super) fn parse_grant(bytes: &[u8], descriptors: &[OwnedFd]) -> Option<(u32,
 pub(super) struct Granting {
     /// Key and word; a word is used once for each channel's life, so that a late look cannot find another region's.
     granted: Vec<(u64, usize)>,
+    /// The same of memory of devices, with its place and the id of its allocation.
+    devices: Vec<(u64, usize, Place, u64)>,
     words: usize,
 }
 
@@ -264,6 +395,9 @@ impl Granting {
         if word >= CHANNEL_WORDS_MAX || engine.counts_remote_access(endpoint) {
             return false;
         }
+        if self.grant_device(channel, engine, word, token, key) {
+            return true;
+        }
         let Some((shareable, base, access)) = engine.memory().share(key) else { return false };
         self.words += 1;
         channel.shared_word(word).store(GRANTED, Ordering::SeqCst);
@@ -276,8 +410,37 @@ impl Granting {
         true
     }
 
-    /// Takes a region back, and waits until the peer has let go of it, but not for ever.
-    pub(super) fn revoke(&mut self, channel: &Channel, key: u64, deadline: Instant) {
+    /// Hands memory of a device over; false: it is not such memory, or cannot be.
+    fn grant_device(
+        &mut self,
+        channel: &Channel,
+        engine: &Engine<HostMemory>,
+        word: usize,
+        token: u32,
+        key: u64,
+    ) -> bool {
+        // Some kinds do not let a process open its own handles; and who waits for itself waits for ever.
+        let same_process = u32::try_from(channel.peer_pid()) == Ok(std::process::id());
+        if same_process || word + 1 >= CHANNEL_WORDS_MAX || !engine.memory().uses_devices() {
+            return false;
+        }
+        let Some(grant) = engine.memory().share_device(key) else { return false };
+        let (base, offset, length, access) = (grant.base, grant.offset, grant.length, grant.access.0);
+        let note = DeviceNote { token, word: word as u32, base, offset, length, access };
+        let (place, id) = (grant.handle.place, grant.handle.id);
+        self.words += 2;
+        channel.shared_word(word).store(GRANTED, Ordering::SeqCst);
+        if !handle::Note::Grant(note, grant.handle).send(channel) {
+            channel.shared_word(word).store(0, Ordering::SeqCst);
+            return false;
+        }
+        self.devices.push((key, word, place, id));
+        true
+    }
+
+    /// Takes a region back, and waits until the peer has let go of it, but not for ever. False: it is memory of a device,
+    /// and the peer says that it is still at it.
+    pub(super) fn revoke(&mut self, channel: &Channel, key: u64, until: &Deadlines) -> bool {
         let before = self.granted.len();
         // A peer may have asked more than once.
         self.granted.retain(|(granted, word)| {
@@ -286,12 +449,61 @@ impl Granting {
             }
             *granted != key
         });
-        if self.granted.len() == before {
-            return;
+        if self.granted.len() < before {
+            let busy = channel.shared_word(WORD_BUSY);
+            let _left = wait(until.leave, || busy.load(Ordering::SeqCst) == 0);
         }
-        let busy = channel.shared_word(WORD_BUSY);
-        while busy.load(Ordering::SeqCst) != 0 && Instant::now() < deadline {
-            std::thread::yield_now();
+        let mut left = true;
+        while let Some(place) = self.devices.iter().position(|(granted, ..)| *granted == key) {
+            left &= self.revoke_device(channel, place, until);
+        }
+        left
+    }
+
+    fn revoke_device(&mut self, channel: &Channel, place: usize, until: &Deadlines) -> bool {
+        let (_, word, place, id) = self.devices.swap_remove(place);
+        channel.shared_word(word).store(0, Ordering::SeqCst);
+        let theirs = channel.shared_word(word + 1);
+        if theirs.load(Ordering::SeqCst) == CLOSED {
+            return true;
+        }
+        // Wakes a peer that sleeps.
+        let _told = handle::Note::Forget(place, id).send(channel);
+        if !wait(until.leave_device, || matches!(theirs.load(Ordering::SeqCst), CLOSED | OPEN)) {
+            return false;
+        }
+        let _closed = wait(until.close, || theirs.load(Ordering::SeqCst) == CLOSED);
+        true
+    }
+}
+
+/// Until when a deregistration waits for its peers. One time for all: many channels of one peer that does not let go must
+/// not add up.
+pub(super) struct Deadlines {
+    leave: Instant,
+    leave_device: Instant,
+    close: Instant,
+}
+
+impl Deadlines {
+    pub(super) fn from_now() -> Deadlines {
+        let now = Instant::now();
+        let after = |micros| now + Duration::from_micros(micros);
+        Deadlines {
+            leave: after(LOCAL_LET_GO_US),
+            leave_device: after(LOCAL_DEVICE_LET_GO_US),
+            close: after(LOCAL_CLOSE_US),
         }
     }
+}
+
+/// Waits for a peer; false: in vain.
+fn wait(deadline: Instant, mut until: impl FnMut() -> bool) -> bool {
+    while !until() {
+        if Instant::now() >= deadline {
+            return false;
+        }
+        std::thread::yield_now();
+    }
+    true
 }

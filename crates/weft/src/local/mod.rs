@@ -11,19 +11,22 @@
 //! | longer, or *delivered* | offered; when a receive wants it, in parts through the ring, or copied once by the target (cross-memory attach), whichever was measured to be faster |
 //! | write, read, atomic on memory from [`Domain::register`](crate::Domain::register) of a length | straight in the target's memory, which is mapped here |
 //! | on other memory | through the target, in parts or by attach |
+//! | message from device memory | copied by the target's device from the sender's allocation (`handle`), or a bounce buffer (`bounce`) |
+//! | write, read on device memory | copied by the initiator's device |
 //!
 //! A peer may lie or die at any instruction. It has only its own channels: what it writes there is checked, what it
 //! breaks is closed, and everything under way on them ends with an error.
 
 mod attachment;
+mod bounce;
+mod handle;
 mod record;
 mod route;
 mod visitor;
 
 use std::net::SocketAddr;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
 
 use weft_core::address::{Address, PeerId};
 use weft_core::command::{Command, CommandFlags, EndpointId, Level, Operation, PostError};
@@ -35,8 +38,10 @@ use weft_mem::{HostMemory, Segment, attach};
 
 use weft_link::limits::{RING_NEAR_SLOTS, RING_SLOTS};
 
-use crate::limits::{LOCAL_ATTACH_MIN_BYTES, LOCAL_LET_GO_US, LOCAL_POLLED_AT_ONCE, LOCAL_RECORDS_PER_ROUND};
+use crate::limits::{LOCAL_ATTACH_MIN_BYTES, LOCAL_POLLED_AT_ONCE, LOCAL_RECORDS_PER_ROUND};
 
+use attachment::Deadlines;
+use handle::{Handles, Note};
 use route::Route;
 use visitor::Visitor;
 
@@ -84,6 +89,20 @@ pub struct LocalStatistics {
     pub broken: u64,
     /// Regions that were deregistered, live on, and had to be taken from peers that had them mapped.
     pub revoked: u64,
+    /// Messages that were copied here from a peer's device memory, and writes and reads that were done in it, without
+    /// passing through the host.
+    pub by_handle: u64,
+    /// Messages that went through bounce buffers on a device: counted at both ends.
+    pub bounced: u64,
+    /// Messages, writes and reads whose bytes lie in device memory here and went through the host.
+    pub staged: u64,
+    /// Allocations of peers that were opened.
+    pub handles_opened: u64,
+    /// Handles of peers that made no sense or could not be opened: what they were for goes through the host.
+    pub handles_refused: u64,
+    /// Peers that did not leave a region of a device's memory when it was deregistered. Their channel was closed; nothing
+    /// keeps them from the memory until it is freed.
+    pub held: u64,
 }
 
 /// The road inside the node, of one NIC.
@@ -100,6 +119,7 @@ pub(crate) struct Local {
     ways: Vec<Vec<(EndpointId, Way)>>,
     events: Vec<NodeEvent>,
     statistics: LocalStatistics,
+    handles: Handles,
     /// Where the next look at many channels begins.
     cursor: usize,
     /// Something that sleepers know nothing of: they have to look, and say anew that they sleep.
@@ -126,6 +146,7 @@ impl Local {
             ways: Vec::new(),
             events: Vec::new(),
             statistics: LocalStatistics::default(),
+            handles: Handles::default(),
             cursor: 0,
             changed: false,
         })
@@ -216,7 +237,7 @@ impl Local {
             self.statistics.broken += 1;
             self.end_route(engine, index as usize, Failure::ProtocolError);
         } else {
-            self.changed |= route.wants_room();
+            self.changed |= route.wants_room() || route.is_reaching();
         }
         Some(Ok(()))
     }
@@ -246,7 +267,7 @@ impl Local {
     /// What peers have brought, and what has found room. True: something happened.
     #[inline]
     pub(crate) fn progress(&mut self, engine: &mut Engine<HostMemory>) -> bool {
-        let mut busy = false;
+        let (mut busy, mut wants_notes) = (false, false);
         let (visitors, routes) = (self.visitors.len(), self.routes.len());
         // All of them while there are few. Of many, some in each round: an empty ring costs a look.
         let looks = visitors.min(LOCAL_POLLED_AT_ONCE);
@@ -264,7 +285,13 @@ impl Local {
                     }
                     Err(Broken) => self.break_visitor(engine, index),
                 }
+                if let Some(Some(visitor)) = self.visitors.get(index) {
+                    wants_notes |= visitor.pulls.wants_notes();
+                }
             }
+        }
+        if wants_notes {
+            self.attend(engine);
         }
         let looks = routes.min(LOCAL_POLLED_AT_ONCE);
         for step in 0..looks {
@@ -303,10 +330,13 @@ impl Local {
                 engine.end_arrival(matched.id, Err(Failure::Aborted));
                 continue;
             };
-            if let Some(Some(visitor)) = self.visitors.get_mut(index)
-                && visitor.matched(engine, &matched).is_err()
-            {
-                self.break_visitor(engine, index);
+            if let Some(Some(visitor)) = self.visitors.get_mut(index) {
+                let result = visitor.matched(engine, &matched);
+                // Copies go on without a word of the peer.
+                self.changed |= visitor.owes();
+                if result.is_err() {
+                    self.break_visitor(engine, index);
+                }
             }
         }
     }
@@ -330,18 +360,43 @@ impl Local {
             match event {
                 NodeEvent::Accepted(channel, hello) => self.accept(engine, channel, &hello),
                 NodeEvent::Note { channel, bytes, descriptors } => {
-                    if let Some(index) = self.route_of(channel)
-                        && let Some(Some(route)) = self.routes.get_mut(index)
-                        && let Some((token, grant)) = attachment::parse_grant(&bytes, &descriptors)
-                    {
-                        route.attached(token, grant);
-                    }
+                    self.noted(engine, channel, &bytes, descriptors);
                 }
                 NodeEvent::Closed(channel) => self.closed(engine, channel),
             }
         }
         self.events = events;
+        self.visitors.iter_mut().flatten().for_each(|visitor| visitor.pulls.looked());
+        for route in self.routes.iter_mut().flatten() {
+            route.told.sweep(&route.channel);
+            route.attachments.sweep(&route.channel, &self.handles);
+        }
         happened
+    }
+
+    /// Something came over the socket.
+    fn noted(&mut self, engine: &mut Engine<HostMemory>, channel: ChannelId, bytes: &[u8], descriptors: Vec<OwnedFd>) {
+        if let Some(index) = self.route_of(channel)
+            && let Some(Some(route)) = self.routes.get_mut(index)
+        {
+            if let Some((token, grant)) = attachment::parse_grant(bytes, &descriptors) {
+                route.attached(token, grant);
+                return;
+            }
+            match Note::parse(bytes, descriptors) {
+                Some(Note::Grant(note, handle)) => {
+                    route.attached_device(note, &handle, &self.handles, &mut self.statistics);
+                }
+                // It comes to wake us: regions that are gone are closed below.
+                Some(Note::Forget(..)) => {}
+                Some(Note::Handle(_) | Note::Pool(..)) | None => self.statistics.handles_refused += 1,
+            }
+        } else if let Some(index) = self.visitor_of(channel)
+            && let Some(Some(visitor)) = self.visitors.get_mut(index)
+            && visitor.noted(Note::parse(bytes, descriptors), &mut self.statistics).is_err()
+        {
+            self.break_visitor(engine, index);
+        }
     }
 
     fn accept(&mut self, engine: &mut Engine<HostMemory>, channel: Channel, hello: &Hello) {
@@ -366,7 +421,7 @@ impl Local {
         let can_attach = attach::can_attach(channel.peer_pid(), hello.words[0], hello.words[1]);
         channel.shared_word(WORD_CAN_ATTACH).store(u64::from(can_attach), Ordering::SeqCst);
         self.statistics.visitors += 1;
-        let mut visitor = Box::new(Visitor::new(channel, arrival));
+        let mut visitor = Box::new(Visitor::new(channel, arrival, self.handles.clone()));
         let welcomed = visitor.welcome();
         let index = insert(&mut self.visitors, visitor);
         self.changed = true;
@@ -424,6 +479,7 @@ impl Local {
             ways.retain(|(_, way)| *way != Way::Route(index as u32));
         }
         route.fail(engine, failure);
+        self.handles.close_channel(route.channel.id());
         self.node.close(route.channel.id());
         shorten(&mut self.routes);
     }
@@ -460,12 +516,16 @@ impl Local {
         }
     }
 
-    /// A region is about to be deregistered: no honest peer is in it when this returns.
-    pub(crate) fn revoke(&mut self, key: u64) {
-        // One time for all: many channels of one peer that does not let go must not add up.
-        let deadline = Instant::now() + Duration::from_micros(LOCAL_LET_GO_US);
-        for visitor in self.visitors.iter_mut().flatten() {
-            visitor.granting.revoke(&visitor.channel, key, deadline);
+    /// A region is about to be deregistered: no honest peer is in it when this returns. From a peer that does not let go of
+    /// a device's memory, which cannot be taken away, the channel is taken.
+    pub(crate) fn revoke(&mut self, engine: &mut Engine<HostMemory>, key: u64) {
+        let until = Deadlines::from_now();
+        for index in 0..self.visitors.len() {
+            let Some(Some(visitor)) = self.visitors.get_mut(index) else { continue };
+            if !visitor.granting.revoke(&visitor.channel, key, &until) {
+                self.statistics.held += 1;
+                self.end_visitor(engine, index);
+            }
         }
     }
 
@@ -490,7 +550,7 @@ impl Local {
             asleep &= !visitor.owes() || sender_wants && visitor.channel.sender().prepare_sleep(WANTED_ROOM_BYTES);
         }
         for route in self.routes.iter_mut().flatten() {
-            asleep &= route.channel.receiver().prepare_sleep();
+            asleep &= route.channel.receiver().prepare_sleep() && !route.is_reaching();
             asleep &= !route.wants_room() || route.channel.sender().prepare_sleep(WANTED_ROOM_BYTES);
         }
         asleep

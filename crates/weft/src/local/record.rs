@@ -6,7 +6,7 @@
 //! |---|---|---|---|---|---|
 //! | Send | tag | immediate | length | | the message |
 //! | Long | tag | immediate | length | | its first part; More bring the others |
-//! | Offer | tag | immediate | length, token | | where it lies ([`Spans`]) if it may be fetched |
+//! | Offer | tag | immediate | length, token | | where it lies, if it may be fetched: [`Spans`], or a [`Reference`](super::handle::Reference) |
 //! | Data | arrival | offset | | | a part of an offered message that was pulled |
 //! | Withdraw | | | token | | |
 //! | Abort | arrival | | | | |
@@ -18,7 +18,7 @@
 //! | response | word 0 | word 1 | payload |
 //! |---|---|---|---|
 //! | Answer | token | code | |
-//! | Pull | token | arrival | |
+//! | Pull | token | arrival; word 2: why it was not fetched | |
 //! | Data | token | offset | a part of what is read |
 //! | Result | token | | values from before an atomic |
 //! | Welcome | | | |
@@ -109,6 +109,16 @@ pub(super) const DATAGRAM: u8 = 4;
 pub(super) const SPANS: u8 = 8;
 /// Whoever sent it wants to hear that it was delivered.
 pub(super) const ANSWER: u8 = 16;
+/// The payload says where the bytes lie in the initiator's device memory.
+pub(super) const HANDLE: u8 = 32;
+
+/// Of an offer by handle: the target takes the message over, wanted or not.
+pub(super) const TAKEN_OVER: u8 = 64;
+
+/// In word 2 of a Pull: the target could not open the allocation that the offer referred to.
+pub(super) const REFUSED: u64 = 1;
+/// The same: it does not know it.
+pub(super) const UNKNOWN: u64 = 2;
 
 /// Length and token in one word.
 pub(super) fn length_and_token(length: u32, token: u32) -> u64 {
@@ -171,7 +181,7 @@ impl Spans {
 }
 
 /// Failures that a target can name, by their code; the code of success is 0.
-const FAILURES: [Failure; 8] = [
+const FAILURES: [Failure; 9] = [
     Failure::AccessRefused,
     Failure::LengthError,
     Failure::NoSuchEndpoint,
@@ -179,6 +189,7 @@ const FAILURES: [Failure; 8] = [
     Failure::ProtocolError,
     Failure::Aborted,
     Failure::OperationFailed,
+    Failure::Cancelled,
     Failure::OutcomeUnknown,
 ];
 

@@ -1,5 +1,7 @@
 //! The initiator's side of a channel: what this node's user asks a peer of the same node for.
 
+mod device;
+
 use std::collections::VecDeque;
 
 use weft_core::address::Address;
@@ -13,6 +15,8 @@ use weft_mem::attach::Span;
 use weft_mem::{HostMemory, Segment, SegmentMut};
 
 use super::attachment::Attachments;
+use super::bounce::{self, Bounces};
+use super::handle::{Reaching, Told};
 use super::record::{self, Request, Response, Spans};
 use super::{LocalStatistics, Methods, WORD_CAN_ATTACH};
 use crate::limits::{
@@ -41,6 +45,11 @@ pub(super) struct Route {
     /// Arrivals at the target that must end without their message.
     aborts: VecDeque<u64>,
     pub(super) attachments: Attachments,
+    /// Allocations of device memory that the target was told of.
+    pub(super) told: Told,
+    bounces: Bounces,
+    /// Writes and reads in the target's device memory that go on.
+    reaching: Vec<Reaching>,
 }
 
 #[derive(Clone, Copy)]
@@ -61,10 +70,16 @@ enum State {
     Answer,
     /// Until the target wants it. It may be reading it already if it was told where it lies.
     Offered { readable: bool },
+    /// The same, and the target was asked to forget it. It says whether it has, or fetches it nevertheless.
+    Withdrawn,
+    /// The target copies it out of a bounce buffer.
+    Bounced { slot: u32 },
     /// The target wants it: this much has been sent.
     Pulled { arrival: u64, sent: u32 },
     /// Until all bytes have come.
     Reading { received: u32 },
+    /// Until the device has copied.
+    Reaching,
     /// Until the target says whether this node may reach a region by itself.
     Attach,
 }
@@ -103,6 +118,9 @@ impl Route {
             pushes: VecDeque::new(),
             aborts: VecDeque::new(),
             attachments: Attachments::default(),
+            told: Told::default(),
+            bounces: Bounces::default(),
+            reaching: Vec::new(),
         }
     }
 
@@ -190,10 +208,13 @@ impl Route {
     ) -> Result<bool, Broken> {
         let mut busy = false;
         for _ in 0..LOCAL_RECORDS_PER_ROUND {
-            if !self.answer(engine)? {
+            if !self.answer(engine, statistics)? {
                 break;
             }
             busy = true;
+        }
+        if !self.reaching.is_empty() {
+            busy |= self.serve_reaching(engine);
         }
         if self.wants_room() {
             busy |= self.pump(engine, methods, statistics)?;
@@ -204,7 +225,7 @@ impl Route {
     /// Whether [`Route::serve`] has something to look at.
     #[inline]
     pub(super) fn has_work(&mut self) -> bool {
-        !self.channel.receiver().is_empty() || self.wants_room()
+        !self.channel.receiver().is_empty() || self.wants_room() || !self.reaching.is_empty()
     }
 
     /// Sends that are in the ring count as done when the target has the ring.
@@ -314,6 +335,21 @@ impl Route {
         if self.is_fenced(command, begun) {
             return Ok(Attempt::Full);
         }
+        if (engine.memory().uses_devices() || self.attachments.has_devices) && begun.is_none() {
+            return self.attempt_anywhere(engine, command, methods, statistics);
+        }
+        self.attempt_plain(engine, command, begun, methods, statistics)
+    }
+
+    #[inline]
+    fn attempt_plain(
+        &mut self,
+        engine: &mut Engine<HostMemory>,
+        command: &Command,
+        begun: Option<Started>,
+        methods: &Methods,
+        statistics: &mut LocalStatistics,
+    ) -> Result<Attempt, Broken> {
         match command.operation {
             Operation::Send | Operation::TaggedSend | Operation::Datagram => {
                 self.attempt_send(engine, command, begun, methods, statistics)
@@ -629,10 +665,18 @@ impl Route {
     }
 
     /// Takes one answer; false: there is none.
-    fn answer(&mut self, engine: &mut Engine<HostMemory>) -> Result<bool, Broken> {
+    fn answer(&mut self, engine: &mut Engine<HostMemory>, statistics: &mut LocalStatistics) -> Result<bool, Broken> {
         let Some(incoming) = self.channel.receiver().peek()? else { return Ok(false) };
         let record = incoming.record();
         let token = record.words[0] as u32;
+        if bounce::is_question(token) {
+            if Response::of(&record) != Some(Response::Answer) {
+                return Err(Broken);
+            }
+            self.bounces.answered(token, record.words[1] == 0);
+            self.channel.receiver().advance();
+            return Ok(true);
+        }
         let known = self.waiting.get_mut(token);
         match (Response::of(&record).ok_or(Broken)?, known) {
             (Response::Answer, Some(waiting)) => {
@@ -640,6 +684,10 @@ impl Route {
                 self.waiting.remove(token);
                 match state {
                     State::Attach => self.attachments.refused(command.key),
+                    State::Bounced { slot } => {
+                        self.bounces.give_back(slot);
+                        engine.report(&command, record::result_of(record.words[1]));
+                    }
                     // Data that was promised and did not come is no success, whatever the target says.
                     State::Reading { received } if received < command.length => {
                         let result = record::result_of(record.words[1]).and(Err(Failure::ProtocolError));
@@ -648,7 +696,17 @@ impl Route {
                     _ => engine.report(&command, record::result_of(record.words[1])),
                 }
             }
-            (Response::Pull, Some(waiting)) if matches!(waiting.state, State::Offered { .. }) => {
+            (Response::Pull, Some(waiting))
+                if matches!(waiting.state, State::Offered { .. } | State::Withdrawn | State::Bounced { .. }) =>
+            {
+                if let State::Bounced { slot } = waiting.state {
+                    self.bounces.refused(slot);
+                    statistics.staged += 1;
+                } else if record.words[2] != 0 {
+                    let refused = record.words[2] == record::REFUSED;
+                    self.told.declined(engine.memory(), &waiting.command, refused);
+                    statistics.staged += 1;
+                }
                 waiting.state = State::Pulled { arrival: record.words[1], sent: 0 };
                 self.pushes.push_back(token);
             }
@@ -711,7 +769,10 @@ impl Route {
         let offered = |waiting: &Waiting| {
             waiting.command.context == context && waiting.state == State::Offered { readable: false }
         };
-        let Some(token) = self.waiting.find(offered) else { return false };
+        let Some(token) = self.waiting.find(offered) else {
+            self.ask_back(context);
+            return false;
+        };
         let words = [0, 0, record::length_and_token(0, token), 0];
         if self.channel.sender().push(&Request::Withdraw.record(0, words), &[]).is_err() {
             return false;
@@ -722,8 +783,23 @@ impl Route {
         true
     }
 
+    /// Asks the target to forget a message that it may be reading already: then its answer is that it was cancelled.
+    fn ask_back(&mut self, context: u64) {
+        let readable = |waiting: &Waiting| {
+            waiting.command.context == context && waiting.state == State::Offered { readable: true }
+        };
+        let Some(token) = self.waiting.find(readable) else { return };
+        let words = [0, 0, record::length_and_token(0, token), 0];
+        if self.channel.sender().push(&Request::Withdraw.record(0, words), &[]).is_ok()
+            && let Some(waiting) = self.waiting.get_mut(token)
+        {
+            waiting.state = State::Withdrawn;
+        }
+    }
+
     /// The channel ends: so does everything that was to go, or went, through it.
     pub(super) fn fail(&mut self, engine: &mut Engine<HostMemory>, failure: Failure) {
+        self.reaching.drain(..).for_each(|reaching| reaching.finish(engine.memory_mut()));
         // A write whose parts are on their way stands in the queue and waits for its answer: it is told of once.
         if let Some(begun) = self.begun.take()
             && begun.token != NO_TOKEN

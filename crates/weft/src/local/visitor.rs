@@ -14,6 +14,7 @@ use weft_mem::{HostMemory, Segment};
 
 use super::LocalStatistics;
 use super::attachment::Granting;
+use super::handle::{Handles, Note, Pull, Pulled, Pulls, Reference};
 use super::record::{self, Request, Response, Spans};
 use crate::limits::{LOCAL_ATTACH_BYTES, LOCAL_FRAGMENT_BYTES, LOCAL_QUESTIONS_MAX, LOCAL_RECORDS_PER_ROUND};
 
@@ -34,6 +35,9 @@ pub(super) struct Visitor {
     /// Answers that found no room. While there are any, no request is taken.
     answers: VecDeque<Record>,
     pub(super) granting: Granting,
+    /// Copies from the peer's device memory.
+    pub(super) pulls: Pulls,
+    pulled: Vec<(Pull, Pulled)>,
 }
 
 /// What the next More belongs to.
@@ -74,6 +78,8 @@ struct Offer {
     pulled: bool,
     answer: bool,
     spans: Option<Vec<Span>>,
+    /// Where it lies in the peer's device memory.
+    reference: Option<Reference>,
 }
 
 /// A copy by cross-memory attach, as far as it has come.
@@ -135,8 +141,10 @@ impl Payload<HostMemory> for Bytes<'_> {
 }
 
 impl Visitor {
-    pub(super) fn new(channel: Channel, arrival: Arrival) -> Visitor {
+    pub(super) fn new(channel: Channel, arrival: Arrival, handles: Handles) -> Visitor {
         Visitor {
+            pulls: Pulls::new(handles, channel.id()),
+            pulled: Vec::new(),
             channel,
             arrival,
             blocked: false,
@@ -163,7 +171,7 @@ impl Visitor {
 
     /// Whether something goes on that no request brings further.
     pub(super) fn owes(&self) -> bool {
-        self.wants_room() || !self.transfers.is_empty()
+        self.wants_room() || !(self.transfers.is_empty() && self.pulls.is_empty())
     }
 
     /// Whether answers wait for room.
@@ -200,6 +208,9 @@ impl Visitor {
         if !self.transfers.is_empty() {
             self.transfer(engine, statistics)?;
             busy = true;
+        }
+        if !self.pulls.is_empty() {
+            busy |= self.serve_pulls(engine, statistics)?;
         }
         Ok(busy)
     }
@@ -264,7 +275,7 @@ impl Visitor {
             Request::More => self.more(engine)?,
             Request::Offer => self.offered(engine, &record)?,
             Request::Data => self.data(engine, &record)?,
-            Request::Withdraw => self.withdraw(engine, record::token_of(&record)),
+            Request::Withdraw => self.withdraw(engine, record::token_of(&record))?,
             Request::Abort => self.abort(engine, record.words[0]),
             Request::Write => self.write(engine, &record)?,
             Request::Read => self.read(engine, &record)?,
@@ -359,9 +370,11 @@ impl Visitor {
 
     fn offered(&mut self, engine: &mut Engine<HostMemory>, record: &Record) -> Result<Outcome, Broken> {
         let (length, token) = (record::length_of(record), record::token_of(record));
-        let mut spans = None;
+        let (mut spans, mut reference) = (None, None);
         if record.flags & record::SPANS != 0 {
             spans = Some(self.spans(length)?);
+        } else if record.flags & record::HANDLE != 0 {
+            reference = Some(self.reference()?);
         }
         let free = self.offers.iter().position(Option::is_none).unwrap_or(self.offers.len());
         if free >= LOCAL_QUESTIONS_MAX {
@@ -369,15 +382,18 @@ impl Visitor {
         }
         let arrival = message(&self.arrival, record);
         let name = u64::from(self.channel.id().0) << 32 | free as u64;
-        let (id, now) = match engine.begin_arrival(&arrival, true, name) {
+        let waits = reference.is_none() || record.flags & record::TAKEN_OVER == 0;
+        let (id, now) = match engine.begin_arrival(&arrival, waits, name) {
             Begun::Now(id) => (id, true),
             Begun::Later(id) => (id, false),
             Begun::NotReady => return Ok(Outcome::Blocked),
+            // What is taken over is sent, whatever becomes of it.
+            Begun::Truncated if !waits => return self.answer(token, Ok(())).map(|()| Outcome::Taken),
             Begun::Truncated => return self.answer(token, Err(Failure::LengthError)).map(|()| Outcome::Taken),
             Begun::NoSuchEndpoint => return self.answer(token, Err(Failure::NoSuchEndpoint)).map(|()| Outcome::Taken),
         };
         let answer = record.flags & record::ANSWER != 0;
-        let offer = Offer { id: Some(id), token, length, received: 0, pulled: false, answer, spans };
+        let offer = Offer { id: Some(id), token, length, received: 0, pulled: false, answer, spans, reference };
         match self.offers.get_mut(free) {
             Some(slot) => *slot = Some(offer),
             None => self.offers.push(Some(offer)),
@@ -397,6 +413,57 @@ impl Visitor {
         Spans::from_bytes(into, length).ok_or(Broken)
     }
 
+    /// The place in the peer's device memory that a payload names.
+    fn reference(&mut self) -> Result<Reference, Broken> {
+        let mut bytes = [0; Reference::BYTES];
+        let payload = self.payload()?;
+        let same_length = payload.copy_to(&mut bytes);
+        same_length.then(|| Reference::from_bytes(&bytes)).flatten().ok_or(Broken)
+    }
+
+    /// A note of the peer.
+    pub(super) fn noted(&mut self, note: Option<Note>, statistics: &mut LocalStatistics) -> Result<(), Broken> {
+        match self.pulls.noted(note, statistics) {
+            Some((token, opened)) => self.answer(token, if opened { Ok(()) } else { Err(Failure::NotSupported) }),
+            None => Ok(()),
+        }
+    }
+
+    /// Goes on with copies from the peer's device memory.
+    fn serve_pulls(
+        &mut self,
+        engine: &mut Engine<HostMemory>,
+        statistics: &mut LocalStatistics,
+    ) -> Result<bool, Broken> {
+        let mut pulled = std::mem::take(&mut self.pulled);
+        let busy = self.pulls.serve(engine, &mut pulled);
+        for (pull, outcome) in pulled.drain(..) {
+            let Some(Some(offer)) = self.offers.get_mut(pull.index as usize) else { continue };
+            if offer.id != Some(pull.id) || offer.reference != Some(pull.reference) {
+                continue;
+            }
+            let bounced = self.pulls.is_bounced(&pull.reference);
+            let why = match outcome {
+                Pulled::Done => {
+                    statistics.by_handle += u64::from(!bounced);
+                    statistics.bounced += u64::from(bounced);
+                    self.forget(pull.index);
+                    engine.end_arrival(pull.id, Ok(()));
+                    self.answer(pull.token, Ok(()))?;
+                    continue;
+                }
+                Pulled::Refused => record::REFUSED,
+                Pulled::Unknown => record::UNKNOWN,
+            };
+            offer.reference = None;
+            let mut record = Response::Pull.record(u64::from(pull.token), u64::from(pull.index));
+            record.words[2] = why;
+            self.respond(record)?;
+        }
+        self.pulled = pulled;
+        Ok(busy)
+    }
+
     /// Gets a message that is wanted.
     fn pull(&mut self, engine: &mut Engine<HostMemory>, index: u32) -> Result<(), Broken> {
         let Some(Some(offer)) = self.offers.get_mut(index as usize) else { return Ok(()) };
@@ -411,6 +478,11 @@ impl Visitor {
         }
         if let (Some(id), true) = (offer.id, offer.spans.is_some()) {
             self.transfers.push_back(Transfer { done: 0, what: Copying::Offer(index, id) });
+            return Ok(());
+        }
+        if let (Some(id), Some(reference)) = (offer.id, offer.reference) {
+            let (token, length) = (offer.token, offer.length);
+            self.pulls.push(Pull { index, id, token, length, reference });
             return Ok(());
         }
         let token = offer.token;
@@ -458,7 +530,8 @@ impl Visitor {
         let Some(Some(offer)) = self.offers.get_mut(index as usize) else { return Err(Broken) };
         let part = from.len() as u32;
         let left = offer.length - offer.received;
-        if !offer.pulled || offer.spans.is_some() || record.words[1] != u64::from(offer.received) || part > left {
+        let fetched = offer.spans.is_some() || offer.reference.is_some();
+        if !offer.pulled || fetched || record.words[1] != u64::from(offer.received) || part > left {
             return Err(Broken);
         }
         if let Some(id) = offer.id
@@ -483,13 +556,18 @@ impl Visitor {
         Ok(Outcome::Taken)
     }
 
-    /// The peer takes an offer back that was not pulled yet.
-    fn withdraw(&mut self, engine: &mut Engine<HostMemory>, token: u32) -> Outcome {
+    /// The peer takes an offer back that was not pulled yet. One that could be read it gives up only when it is told so.
+    fn withdraw(&mut self, engine: &mut Engine<HostMemory>, token: u32) -> Result<Outcome, Broken> {
         let withdrawn = |offer: &Option<Offer>| offer.as_ref().is_some_and(|o| o.token == token && !o.pulled);
         if let Some(index) = self.offers.iter().position(withdrawn) {
+            let readable = |offer: &Offer| offer.spans.is_some() || offer.reference.is_some();
+            let waits = self.offers.get(index).and_then(Option::as_ref).is_some_and(readable);
             self.abort(engine, index as u64);
+            if waits {
+                self.answer(token, Err(Failure::Cancelled))?;
+            }
         }
-        Outcome::Taken
+        Ok(Outcome::Taken)
     }
 
     /// A message does not come after all.
@@ -762,6 +840,7 @@ impl Visitor {
 
     /// The peer is gone: what it began does not end well.
     pub(super) fn fail(&mut self, engine: &mut Engine<HostMemory>) {
+        self.pulls.close(engine);
         match std::mem::replace(&mut self.incoming, Incoming::Nothing) {
             Incoming::Message { id, .. } => engine.end_arrival(id, Err(Failure::Aborted)),
             Incoming::Write { write, .. } if write.immediate.is_some() => {

@@ -1,0 +1,189 @@
+//! What a route does with memory of devices, its own or the target's, so that no byte passes through the host.
+
+use weft_core::command::{Command, CommandFlags, Level, Operation};
+use weft_core::engine::Engine;
+use weft_core::memory::Access;
+use weft_link::shm::Broken;
+use weft_mem::HostMemory;
+use weft_mem::device::Handle;
+
+use super::super::handle::{self, DeviceNote, Handles, Reached, Reference};
+use super::super::record::{self, Request};
+use super::super::{LocalStatistics, Methods};
+use super::{Attempt, Route, State, flags_of};
+use crate::limits::{LOCAL_BOUNCE_BYTES, LOCAL_BOUNCE_MIN_BYTES, LOCAL_EAGER_MAX_BYTES, LOCAL_HANDLE_MIN_BYTES};
+
+impl Route {
+    /// A command in a node that uses devices.
+    #[cold]
+    pub(super) fn attempt_anywhere(
+        &mut self,
+        engine: &mut Engine<HostMemory>,
+        command: &Command,
+        methods: &Methods,
+        statistics: &mut LocalStatistics,
+    ) -> Result<Attempt, Broken> {
+        if let Some(attempt) = self.attempt_device(engine, command, statistics)? {
+            return Ok(attempt);
+        }
+        let direct = statistics.direct;
+        let attempt = self.attempt_plain(engine, command, None, methods, statistics)?;
+        let goes = !matches!(attempt, Attempt::Full) && statistics.direct == direct;
+        statistics.staged += u64::from(goes && handle::is_on_device(engine.memory(), command));
+        Ok(attempt)
+    }
+
+    /// A command that devices can do without the host.
+    fn attempt_device(
+        &mut self,
+        engine: &mut Engine<HostMemory>,
+        command: &Command,
+        statistics: &mut LocalStatistics,
+    ) -> Result<Option<Attempt>, Broken> {
+        let length = command.length as usize;
+        match command.operation {
+            Operation::Write if !command.has(CommandFlags::IMMEDIATE) => {
+                return Ok(self.reach_device(engine, command, Access::REMOTE_WRITE, statistics));
+            }
+            Operation::Read => return Ok(self.reach_device(engine, command, Access::REMOTE_READ, statistics)),
+            _ => {}
+        }
+        if !matches!(command.operation, Operation::Send | Operation::TaggedSend)
+            || length < LOCAL_BOUNCE_MIN_BYTES
+            || !handle::is_on_device(engine.memory(), command)
+        {
+            return Ok(None);
+        }
+        if length >= LOCAL_HANDLE_MIN_BYTES
+            && let Some(reference) = self.told.refer(&self.channel, engine.memory(), command)
+        {
+            return self.offer_by_handle(command, reference, statistics).map(Some);
+        }
+        if length <= LOCAL_BOUNCE_BYTES && command.level != Level::Delivered {
+            return self.bounce(engine, command, statistics);
+        }
+        Ok(None)
+    }
+
+    /// A message in device memory: it waits there until the target wants it.
+    fn offer_by_handle(
+        &mut self,
+        command: &Command,
+        reference: Reference,
+        statistics: &mut LocalStatistics,
+    ) -> Result<Attempt, Broken> {
+        let mut flags = offer_flags(command);
+        if command.level == Level::Delivered {
+            flags |= record::ANSWER;
+        } else if command.length as usize <= LOCAL_EAGER_MAX_BYTES {
+            flags |= record::TAKEN_OVER;
+        }
+        let words = [command.address, command.immediate, 0, 0];
+        let state = State::Offered { readable: true };
+        let attempt = self.ask(command, state, Request::Offer, flags, words, &reference.to_bytes())?;
+        statistics.offered += u64::from(matches!(attempt, Attempt::Taken));
+        Ok(attempt)
+    }
+
+    /// A write or read in device memory of the target that this node may reach.
+    fn reach_device(
+        &mut self,
+        engine: &mut Engine<HostMemory>,
+        command: &Command,
+        access: Access,
+        statistics: &mut LocalStatistics,
+    ) -> Option<Attempt> {
+        let (imported, at) = self.attachments.enter(&self.channel, command, access)?;
+        match handle::reach(engine.memory_mut(), command, &imported, at) {
+            Reached::Done(result) => {
+                self.attachments.leave(&self.channel, command.key);
+                engine.report(command, result);
+            }
+            Reached::Going(mut reaching) => {
+                reaching.token = self.waiting.insert(*command, State::Reaching);
+                self.reaching.push(reaching);
+            }
+            Reached::Not => {
+                self.attachments.leave(&self.channel, command.key);
+                return None;
+            }
+        }
+        statistics.direct += 1;
+        statistics.by_handle += 1;
+        Some(Attempt::Taken)
+    }
+
+    /// Copies in the target's device memory that are done. True: there were some.
+    pub(super) fn serve_reaching(&mut self, engine: &mut Engine<HostMemory>) -> bool {
+        let mut busy = false;
+        let mut index = 0;
+        while let Some(reaching) = self.reaching.get_mut(index) {
+            let Some(result) = reaching.poll(engine.memory_mut()) else {
+                index += 1;
+                continue;
+            };
+            let (token, key) = (reaching.token, reaching.key);
+            self.reaching.swap_remove(index);
+            self.attachments.leave(&self.channel, key);
+            if let Some(waiting) = self.waiting.remove(token) {
+                engine.report(&waiting.command, result);
+            }
+            busy = true;
+        }
+        busy
+    }
+
+    /// Whether devices are at work for it.
+    pub(in crate::local) fn is_reaching(&self) -> bool {
+        !self.reaching.is_empty()
+    }
+
+    /// A message that goes by a bounce buffer, if there is one.
+    fn bounce(
+        &mut self,
+        engine: &mut Engine<HostMemory>,
+        command: &Command,
+        statistics: &mut LocalStatistics,
+    ) -> Result<Option<Attempt>, Broken> {
+        if !self.channel.sender().has_room(Reference::BYTES) {
+            return Ok(Some(Attempt::Full));
+        }
+        let Some(bounced) = self.bounces.take(&self.channel, engine.memory_mut(), command) else { return Ok(None) };
+        let flags = offer_flags(command) | record::TAKEN_OVER;
+        let words = [command.address, command.immediate, 0, 0];
+        let state = State::Bounced { slot: bounced.slot };
+        let attempt = self.ask(command, state, Request::Offer, flags, words, &bounced.reference.to_bytes())?;
+        if matches!(attempt, Attempt::Taken) {
+            statistics.bounced += 1;
+        } else {
+            self.bounces.give_back(bounced.slot);
+        }
+        Ok(Some(attempt))
+    }
+
+    /// The target has sent a handle to reach a region of a device's memory.
+    pub(in crate::local) fn attached_device(
+        &mut self,
+        note: DeviceNote,
+        handle: &Handle,
+        handles: &Handles,
+        statistics: &mut LocalStatistics,
+    ) {
+        if self.waiting.get_mut(note.token).is_some_and(|waiting| waiting.state == State::Attach)
+            && let Some(waiting) = self.waiting.remove(note.token)
+        {
+            let key = waiting.command.key;
+            if self.attachments.granted_device(&self.channel, handles, key, note, handle) {
+                statistics.handles_opened += 1;
+            } else {
+                statistics.handles_refused += 1;
+            }
+        }
+    }
+}
+
+/// Of an offer by handle.
+fn offer_flags(command: &Command) -> u8 {
+    let tagged = if command.operation == Operation::TaggedSend { record::TAGGED } else { 0 };
+    flags_of(command) | record::HANDLE | tagged
+}
