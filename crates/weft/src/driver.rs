@@ -21,8 +21,8 @@ use weft_mem::{HostMemory, Segment, Sendable};
 use crate::completion_queue::Stash;
 use crate::error::{Error, Result};
 use crate::limits::{
-    DRAIN_ROUNDS_MAX, FLUSH_US, LINK_POLL_US, LINK_RETRY_US, PIECES_PER_BATCH, RECEIVE_ROUNDS_MAX, ROUNDS_WHILE_BUSY,
-    SPIN_US, TICKS_WHILE_QUIET, TRANSMIT_BATCH_MAX,
+    DRAIN_ROUNDS_MAX, FLUSH_US, LINK_POLL_US, LINK_RETRY_US, PIECES_PER_BATCH, RECEIVE_ROUNDS_MAX, SPIN_US,
+    TICKS_BETWEEN_LOOKS, TRANSMIT_BATCH_MAX,
 };
 use crate::local::Local;
 
@@ -118,7 +118,7 @@ pub(crate) struct Core {
     pub(crate) link: Staged<Box<dyn Link>>,
     /// The road to peers on this machine, unless everything goes as packets.
     pub(crate) local: Option<Local>,
-    /// When packets were last looked for, and rounds since then.
+    /// When everything was last looked at, and rounds of progress.
     looked_at: u64,
     rounds: u32,
     pub(crate) stash: Stash,
@@ -171,33 +171,31 @@ impl Core {
         Time(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX - 1) + 1)
     }
 
-    /// One round for somebody who comes again soon. Peers on this machine are looked for each time; packets and peers that
-    /// come and go, which cost system calls, only now and then while the former keep us busy or nothing is expected.
+    /// One round for somebody who comes again soon. Rings of peers on this machine are looked at each time. Packets cost a
+    /// system call: while the rings keep us busy, or there are rings and no packet is expected, they are looked for now
+    /// and then; so are peers that come and go.
     #[inline]
     pub(crate) fn progress(&mut self) {
-        if let Some(local) = &mut self.local {
-            let busy = local.progress(&mut self.engine);
-            if busy {
-                self.rounds += 1;
-                if self.rounds < ROUNDS_WHILE_BUSY {
-                    self.notify();
-                    return;
-                }
-            } else if self.engine.is_quiet() {
-                // The clock costs about as much as the look at the rings.
-                self.rounds += 1;
-                if !self.rounds.is_multiple_of(8) || ticks().wrapping_sub(self.looked_at) < TICKS_WHILE_QUIET {
-                    return;
-                }
-            }
+        let Some(local) = &mut self.local else { return self.progress_packets() };
+        let busy = local.progress(&mut self.engine);
+        self.rounds = self.rounds.wrapping_add(1);
+        let rare = busy || local.has_channels() && self.engine.is_quiet();
+        // The clock costs about as much as the look at the rings.
+        let due =
+            (!rare || self.rounds.is_multiple_of(4)) && ticks().wrapping_sub(self.looked_at) >= TICKS_BETWEEN_LOOKS;
+        if due {
+            self.progress_all();
+        } else if !rare {
+            self.progress_packets();
+        } else if busy {
+            self.notify();
         }
-        self.progress_all();
     }
 
     /// One round: what came, what is due, what is to go. Who sleeps does this before, as nothing may be left to be found.
     pub(crate) fn progress_all(&mut self) {
         if let Some(local) = &mut self.local {
-            (self.rounds, self.looked_at) = (0, ticks());
+            self.looked_at = ticks();
             local.attend(&mut self.engine);
             local.progress(&mut self.engine);
         }

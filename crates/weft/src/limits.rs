@@ -21,11 +21,9 @@ pub const LINGER_ACKNOWLEDGE_US: u64 = 4 * weft_core::limits::ACK_DELAY_US;
 /// Rounds of receiving before a timeout is believed: as many datagrams as may wait in a socket, more or less.
 pub const DRAIN_ROUNDS_MAX: usize = 256;
 
-/// Rounds that peers on this machine may have for themselves before packets are looked for.
-pub const ROUNDS_WHILE_BUSY: u32 = 256;
-/// Ticks of the processor's clock between two looks for packets, and for new peers, while nothing is under way: about a
-/// microsecond, which such a look costs too.
-pub const TICKS_WHILE_QUIET: u64 = 3000;
+/// Ticks of the processor's clock between two looks at everything, about 20 µs: such a look costs half a microsecond, which
+/// a message in a ring should not wait for.
+pub const TICKS_BETWEEN_LOOKS: u64 = 50_000;
 /// Messages up to this length go to a peer of the same machine at once; longer ones wait until they are wanted.
 pub const LOCAL_EAGER_MAX_BYTES: usize = 64 << 10;
 /// Longer messages, writes and reads go through the ring in parts of this length.

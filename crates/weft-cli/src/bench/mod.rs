@@ -32,7 +32,7 @@ weft bench: what things cost, beside their rivals and their limits
   weft bench rate [options]       messages in millions a second, many under way
       --op OP                     send (default), tagged, write, read or atomic
       --link LINK                 udp (default), or shm: shared memory
-      --sizes N,N,...             message lengths in bytes, also 64k or 1m (default: those of the goals)
+      --sizes N,N,...             message lengths in bytes, also 64k, 1m or 1g (default: those of the goals)
       --rounds N                  rounds, of which the median is shown (default 5)
       --quick                     short rounds: shows that all works, measures little
       --peers-only                without Weft

@@ -177,11 +177,14 @@ impl Options {
     }
 }
 
-/// `8`, `64k` or `1m`.
+/// `8`, `64k`, `1m` or `1g`.
 pub(crate) fn size(text: &str, most: usize) -> Result<usize, String> {
     let (digits, unit) = match text.strip_suffix(['k', 'K']) {
         Some(digits) => (digits, 1 << 10),
-        None => text.strip_suffix(['m', 'M']).map_or((text, 1), |digits| (digits, 1 << 20)),
+        None => match text.strip_suffix(['m', 'M']) {
+            Some(digits) => (digits, 1 << 20),
+            None => text.strip_suffix(['g', 'G']).map_or((text, 1), |digits| (digits, 1 << 30)),
+        },
     };
     let bytes = digits.parse().ok().and_then(|number: usize| number.checked_mul(unit));
     let bytes = bytes.filter(|bytes| (1..=most).contains(bytes));

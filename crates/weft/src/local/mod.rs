@@ -161,6 +161,12 @@ impl Local {
         self.node.descriptor()
     }
 
+    /// Whether there is any peer to be looked for.
+    #[inline]
+    pub(crate) fn has_channels(&self) -> bool {
+        !(self.routes.is_empty() && self.visitors.is_empty())
+    }
+
     /// The route of an endpoint to a peer, if the peer is on this machine.
     #[inline]
     fn route_to(&mut self, engine: &Engine<HostMemory>, endpoint: EndpointId, peer: PeerId) -> Option<u32> {
