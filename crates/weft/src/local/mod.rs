@@ -285,9 +285,10 @@ impl Local {
                 let owed = visitor.owes();
                 match visitor.serve(engine, &mut self.statistics) {
                     Ok(served) => {
-                        busy |= served;
                         // Whoever sleeps has not said that it waits for room, or will not go on.
-                        self.changed |= !owed && visitor.owes();
+                        let owes = !owed && visitor.owes();
+                        self.changed |= owes;
+                        busy |= served || owes;
                     }
                     Err(Broken) => self.break_visitor(engine, index),
                 }
@@ -308,8 +309,9 @@ impl Local {
                 let wanted = route.wants_room();
                 match route.serve(engine, &self.methods, &mut self.statistics) {
                     Ok(served) => {
-                        busy |= served;
-                        self.changed |= !wanted && route.wants_room();
+                        let wants = !wanted && route.wants_room();
+                        self.changed |= wants;
+                        busy |= served || wants;
                     }
                     Err(Broken) => {
                         self.statistics.broken += 1;
