@@ -21,6 +21,8 @@ pub const LINGER_ACKNOWLEDGE_US: u64 = 4 * weft_core::limits::ACK_DELAY_US;
 /// Rounds of receiving before a timeout is believed: as many datagrams as may wait in a socket, more or less.
 pub const DRAIN_ROUNDS_MAX: usize = 256;
 
+/// Further looks at the rings in a round that found nothing there.
+pub const LOOKS_PER_ROUND: usize = 4;
 /// Ticks of the processor's clock between two looks at everything, about 20 µs: such a look costs half a microsecond, which
 /// a message in a ring should not wait for.
 pub const TICKS_BETWEEN_LOOKS: u64 = 50_000;

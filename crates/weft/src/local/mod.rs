@@ -328,6 +328,15 @@ impl Local {
         busy
     }
 
+    /// Whether a peer has brought something, as far as one look at few channels tells.
+    #[inline]
+    pub(crate) fn has_work(&mut self) -> bool {
+        let few = |slots: usize| slots <= LOCAL_POLLED_AT_ONCE;
+        few(self.visitors.len())
+            && self.visitors.iter_mut().flatten().any(|visitor| visitor.has_work() && !visitor.blocked)
+            || few(self.routes.len()) && self.routes.iter_mut().flatten().any(|route| route.has_work())
+    }
+
     /// Messages that waited at their senders are wanted now.
     fn matched(&mut self, engine: &mut Engine<HostMemory>) {
         // A copy may begin with it, which somebody has to go on with.
@@ -426,7 +435,9 @@ impl Local {
             immediate: None,
             length: 0,
         };
-        let can_attach = attach::can_attach(channel.peer_pid(), hello.words[0], hello.words[1]);
+        // Where two copies are faster nobody reads the other's memory, not even to see whether he could.
+        let wanted = weft_mem::calibrate::copy_methods().attach_from_bytes.is_some();
+        let can_attach = wanted && attach::can_attach(channel.peer_pid(), hello.words[0], hello.words[1]);
         channel.shared_word(WORD_CAN_ATTACH).store(u64::from(can_attach), Ordering::SeqCst);
         self.statistics.visitors += 1;
         let mut visitor = Box::new(Visitor::new(channel, arrival, self.handles.clone()));
