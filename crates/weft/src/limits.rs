@@ -29,7 +29,7 @@ pub const TICKS_BETWEEN_LOOKS: u64 = 50_000;
 /// Messages up to this length go to a peer of the same machine at once; longer ones wait until they are wanted.
 pub const LOCAL_EAGER_MAX_BYTES: usize = 64 << 10;
 /// Longer messages, writes and reads go through the ring in parts of this length.
-pub const LOCAL_FRAGMENT_BYTES: usize = 16 << 10;
+pub const LOCAL_FRAGMENT_BYTES: usize = 32 << 10;
 /// Records that one round takes from one channel before it looks at the next.
 pub const LOCAL_RECORDS_PER_ROUND: usize = 64;
 /// Channels that one round looks at.
