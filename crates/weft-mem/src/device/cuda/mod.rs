@@ -2,8 +2,8 @@
 //!
 //! Memory of `cuMemAlloc` goes to other processes by a handle, that of `cuMemCreate` by a descriptor if its maker asked for
 //! one; managed memory, that of `cuMemAllocAsync` and what came from another process do not go. The driver refuses to open
-//! a handle in the process that made it. It maps whole blocks of 2 MiB for a handle, so that the peer's device can reach
-//! what lies beside a smaller allocation: ours are whole blocks.
+//! a handle in the process that made it. It may map a whole block of 2 MiB for a handle, and the peer's device then
+//! reaches what lies beside a smaller allocation: ours are whole blocks.
 //!
 //! A device's context is taken when the device is first used, not before: it costs a fifth of a second and memory of the
 //! device. Read [`Cuda`], then `lane.rs` for copies and `driver.rs` for how the driver is called.
