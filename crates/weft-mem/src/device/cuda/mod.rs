@@ -5,7 +5,7 @@
 //! a handle in the process that made it. It may map a whole block of 2 MiB for a handle, and the peer's device then
 //! reaches what lies beside a smaller allocation: ours are whole blocks.
 //!
-//! A device's context is taken when the device is first used, not before: it costs a fifth of a second and memory of the
+//! A device's context is taken when the device is first used, not before: it costs a tenth of a second and memory of the
 //! device. Read [`Cuda`], then `lane.rs` for copies and `driver.rs` for how the driver is called.
 
 use std::collections::HashMap;
