@@ -438,7 +438,7 @@ impl Route {
             let from = command.offset + u64::from(started.sent);
             let pushed = if is_write && self.waiting.get_mut(started.token).is_none() {
                 // It was refused, and its buffer is the user's again: the target counts the rest, and looks at none.
-                const NOTHING: [u8; LOCAL_FRAGMENT_BYTES] = [0; LOCAL_FRAGMENT_BYTES];
+                static NOTHING: [u8; LOCAL_FRAGMENT_BYTES] = [0; LOCAL_FRAGMENT_BYTES];
                 let rest = NOTHING.get(..part as usize).unwrap_or_default();
                 self.channel.sender().push(&record, rest).map_err(Unsent::from)
             } else {
