@@ -2,28 +2,54 @@
 
 use std::process::{Command, Stdio};
 
-use crate::workspace::{Failure, Workspace, on_path, run};
+use crate::workspace::{Failure, Workspace, is_library, on_path, run};
 
-/// A Debian package, and the executable that shows that it is there.
+/// A Debian package, and the file that shows that it is there.
 #[derive(Clone, Copy)]
 pub(crate) struct Package {
     name: &'static str,
-    executable: &'static str,
+    sign: Sign,
+}
+
+#[derive(Clone, Copy)]
+enum Sign {
+    Executable(&'static str),
+    Library(&'static str),
+}
+
+impl Package {
+    const fn with_executable(name: &'static str, executable: &'static str) -> Package {
+        Package { name, sign: Sign::Executable(executable) }
+    }
+
+    const fn with_library(name: &'static str, library: &'static str) -> Package {
+        Package { name, sign: Sign::Library(library) }
+    }
+
+    fn is_there(&self) -> bool {
+        match self.sign {
+            Sign::Executable(executable) => on_path(executable),
+            Sign::Library(library) => is_library(library),
+        }
+    }
 }
 
 pub(crate) const FOR_TESTS: &[Package] = &[
     // Tests compare our decoding and encoding with tshark's, field by field.
-    Package { name: "tshark", executable: "tshark" },
+    Package::with_executable("tshark", "tshark"),
     // `weft bench` runs beside other libraries; that it can is tested, how fast they are is not. (fabtests, which it also
     // uses, is in no Debian release.)
-    Package { name: "libfabric-bin", executable: "fi_pingpong" },
-    Package { name: "ucx-utils", executable: "ucx_perftest" },
-    Package { name: "iproute2", executable: "ip" },
+    Package::with_executable("libfabric-bin", "fi_pingpong"),
+    Package::with_executable("ucx-utils", "ucx_perftest"),
+    Package::with_executable("iproute2", "ip"),
+    // That the functions of AMD's and Intel's devices are found is tested; there are no devices.
+    Package::with_library("libhsa-runtime64-1", "libhsa-runtime64.so.1"),
+    Package::with_library("libze1", "libze_loader.so.1"),
 ];
 
 pub(crate) const FOR_FUZZ: &[Package] = &[
     // libFuzzer is C++ and is built from source with the fuzz targets.
-    Package { name: "g++", executable: "c++" },
+    Package::with_executable("g++", "c++"),
 ];
 
 /// A cargo tool from crates.io, with the version that we build where the PATH has none.
@@ -39,8 +65,7 @@ pub(crate) const CARGO_FUZZ: Tool = Tool { name: "cargo-fuzz", version: "0.13.2"
 
 /// Installs those of the packages that are missing, when that is possible.
 pub(crate) fn packages(needed: &[Package]) -> Result<(), Failure> {
-    let missing: Vec<&str> =
-        needed.iter().filter(|package| !on_path(package.executable)).map(|package| package.name).collect();
+    let missing: Vec<&str> = needed.iter().filter(|package| !package.is_there()).map(|package| package.name).collect();
     if missing.is_empty() {
         return Ok(());
     }

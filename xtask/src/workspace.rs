@@ -73,6 +73,17 @@ pub(crate) fn on_path(executable: &str) -> bool {
     env::split_paths(&path).any(|folder| folder.join(executable).is_file())
 }
 
+/// Whether the loader of this machine knows a library.
+pub(crate) fn is_library(name: &str) -> bool {
+    // Debian has it in /sbin, which is not on every PATH.
+    let known = ["ldconfig", "/sbin/ldconfig"].into_iter().find_map(|command| {
+        Command::new(command).arg("-p").stderr(Stdio::null()).output().ok().filter(|output| output.status.success())
+    });
+    known.is_some_and(|known| {
+        String::from_utf8_lossy(&known.stdout).lines().any(|line| line.split_whitespace().next() == Some(name))
+    })
+}
+
 /// For `map_err`: puts what was being done before what the system said.
 pub(crate) fn in_context<E: Display>(context: &str) -> impl FnOnce(E) -> Failure {
     move |error| format!("{context}: {error}")

@@ -53,9 +53,20 @@ fn kinds() -> Vec<KindOfMemory> {
 
 /// How long messages are copied between processes of this machine, and what was measured to decide that.
 fn copies() -> Vec<String> {
-    let mut lines = calibrate::copy_methods().describe();
+    let mut lines = vec![format!("peers of this user on this machine: {}", road())];
+    lines.extend(calibrate::copy_methods().describe());
     lines.push(format!("cross-memory attach: {}", attach()));
     lines
+}
+
+/// Whether the road inside the node is open.
+fn road() -> String {
+    let opened =
+        UdpSocket::bind(("127.0.0.1", 0)).and_then(|socket| socket.local_addr()).and_then(weft_link::shm::Node::open);
+    match opened {
+        Ok(_) => "reached through shared memory".to_string(),
+        Err(error) => format!("reached as packets, since no Unix socket can be opened: {error}"),
+    }
 }
 
 fn attach() -> &'static str {

@@ -69,8 +69,8 @@ pub const STAGE_ALIGN_BYTES: usize = 64;
 pub const DEVICE_COPIES_MAX: usize = 1 << 16;
 /// Allocations of other processes that can be mapped at a time, of each kind.
 pub const DEVICE_IMPORTS_MAX: usize = 4096;
-/// What allocations on devices are rounded up to. Drivers map whole blocks of this size for a process that opens a handle,
-/// so that smaller allocations would show their neighbours.
+/// What allocations on devices are rounded up to. Drivers may map whole blocks of this size for a process that opens a
+/// handle, and smaller allocations would then show their neighbours.
 pub const DEVICE_BLOCK_BYTES: usize = 2 << 20;
 /// Streams of each CUDA device on which copies are started.
 pub const CUDA_STREAMS: usize = 4;
@@ -81,8 +81,8 @@ pub const CUDA_IN_ORDER_BYTES: usize = 1 << 20;
 pub const CUDA_LANES_READY: usize = 2;
 /// Copies that can be started at a time on each Level Zero device.
 pub const LEVEL_ZERO_EVENTS: usize = 1024;
-/// Pinned memory of a lane: the longest copy from a device into pageable memory that goes through it. The driver is
-/// slower up to here and faster beyond.
+/// Pinned memory of a lane: the longest copy from a device into pageable memory that goes through it. Measured on an H200:
+/// at 256 KiB this is faster than the driver's own way, at 4 MiB it was slower.
 pub const STAGING_BYTES: usize = 512 << 10;
 /// Pieces up to this length go through the pinned memory without asking whether theirs is pinned: to copy so much takes
 /// as long as what asking may save.

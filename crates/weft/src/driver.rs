@@ -21,8 +21,8 @@ use weft_mem::{HostMemory, Segment, Sendable};
 use crate::completion_queue::Stash;
 use crate::error::{Error, Result};
 use crate::limits::{
-    DRAIN_ROUNDS_MAX, FLUSH_US, LINK_POLL_US, LINK_RETRY_US, PIECES_PER_BATCH, RECEIVE_ROUNDS_MAX, SPIN_US,
-    TICKS_BETWEEN_LOOKS, TRANSMIT_BATCH_MAX,
+    DRAIN_ROUNDS_MAX, FLUSH_US, LINK_POLL_US, LINK_RETRY_US, LOOKS_PER_ROUND, PIECES_PER_BATCH, RECEIVE_ROUNDS_MAX,
+    SPIN_US, TICKS_BETWEEN_LOOKS, TRANSMIT_BATCH_MAX,
 };
 use crate::local::Local;
 
@@ -72,6 +72,8 @@ impl Nic {
     pub(crate) fn run(&self, set: &Arc<WaitSet>) {
         while !self.stop.load(Ordering::Acquire) {
             let mut core = self.lock();
+            // It is awake: no need to wake it.
+            core.disarm(set);
             core.progress_all();
             core.arm(Awaited::Timeout, set, true);
             drop(core);
@@ -175,7 +177,14 @@ impl Core {
     #[inline]
     pub(crate) fn progress(&mut self) {
         let Some(local) = &mut self.local else { return self.progress_packets() };
-        let busy = local.progress(&mut self.engine);
+        let mut busy = local.progress(&mut self.engine);
+        // Who comes back to look again takes several times as long: a message may come just now.
+        for _ in 0..LOOKS_PER_ROUND {
+            if busy {
+                break;
+            }
+            busy = local.has_work() && local.progress(&mut self.engine);
+        }
         self.rounds = self.rounds.wrapping_add(1);
         let rare = busy || local.has_channels() && self.engine.is_quiet();
         // The clock costs about as much as the look at the rings.

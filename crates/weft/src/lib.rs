@@ -93,6 +93,7 @@ mod local;
 mod memory_region;
 mod operation;
 pub mod raw;
+mod registrations;
 mod scope;
 
 pub use address_vector::AddressVector;

@@ -23,16 +23,18 @@ pub const LINGER_ACKNOWLEDGE_US: u64 = 4 * weft_core::limits::ACK_DELAY_US;
 /// Rounds of receiving before a timeout is believed: as many datagrams as may wait in a socket, more or less.
 pub const DRAIN_ROUNDS_MAX: usize = 256;
 
+/// Further looks at the rings in a round that found nothing there.
+pub const LOOKS_PER_ROUND: usize = 4;
 /// Ticks of the processor's clock between two looks at everything, about 20 µs: such a look costs half a microsecond, which
 /// a message in a ring should not wait for.
 pub const TICKS_BETWEEN_LOOKS: u64 = 50_000;
 /// Messages up to this length go to a peer of the same machine at once; longer ones wait until they are wanted.
 pub const LOCAL_EAGER_MAX_BYTES: usize = 64 << 10;
 /// Longer messages, writes and reads go through the ring in parts of this length.
-pub const LOCAL_FRAGMENT_BYTES: usize = 16 << 10;
+pub const LOCAL_FRAGMENT_BYTES: usize = 32 << 10;
 /// Parts of one pulled message that follow each other before it is another one's turn: a target whose receive is in a
 /// device's memory copies them there together.
-pub const LOCAL_PARTS_IN_TURN: u32 = 32;
+pub const LOCAL_PARTS_IN_TURN: u32 = 16;
 /// Parts of a message in device memory that one copy puts into the ring; each has the longest payload that the ring takes.
 /// A copy of 64 KiB takes an H200 9 µs, one of 256 KiB 13 µs; a target takes that much out of the ring in 25 µs.
 pub const LOCAL_DEVICE_PARTS_MAX: u32 = 4;

@@ -11,6 +11,8 @@ pub use weft_core::memory::LocalKey;
 pub use weft_mem::MemoryRegion as Memory;
 pub use weft_mem::{Addressing, Buffer};
 
+pub use crate::registrations::Registrations;
+
 use crate::endpoint::{Endpoint, Payload};
 use crate::error::Refused;
 

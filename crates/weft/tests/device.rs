@@ -242,3 +242,30 @@ fn what_a_kernel_writes_is_what_peers_read_on(road: Road) {
         assert!(next(&a, &b).unwrap().into_bytes().unwrap().iter().all(|byte| *byte == round), "round {round}");
     }
 }
+
+#[test]
+fn registrations_are_used_again_until_the_memory_is_other_memory() {
+    let (a, ..) = pair(false, Road::Packets);
+    let mut registrations = raw::Registrations::new(&a.domain, Access::REMOTE);
+    let host = raw::Memory::alloc_zeroed(4096).unwrap();
+    let device = raw::Memory::alloc_device(HERE, 1 << 16).unwrap();
+    let keys = [&host, &device].map(|memory| registrations.register(memory).unwrap().key());
+    assert_eq!([&host, &device].map(|memory| registrations.register(memory).unwrap().key()), keys);
+    assert_eq!(registrations.len(), 2);
+
+    // Other memory at the same address: the emulated device gives freed addresses out again at once, sooner or later.
+    let address = device.as_ptr();
+    registrations.forget(&device);
+    drop(device);
+    let mut kept = Vec::new();
+    let again = loop {
+        let memory = raw::Memory::alloc_device(HERE, 1 << 16).unwrap();
+        if memory.as_ptr() == address || kept.len() > 100 {
+            break memory;
+        }
+        kept.push(memory);
+    };
+    assert_ne!(registrations.register(&again).unwrap().key(), keys[1]);
+    registrations.forget(&host);
+    assert_ne!(registrations.register(&host).unwrap().key(), keys[0]);
+}

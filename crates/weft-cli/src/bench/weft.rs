@@ -15,6 +15,8 @@ use super::node::{Meeting, Task};
 /// Messages under way at once in `bw` and `rate`.
 const UNDER_WAY: u64 = 64;
 const UNDER_WAY_SHORT: u64 = 512;
+/// Receives that are posted for short messages: more than a round brings, and few enough to stay in the cache.
+const POSTED_SHORT: u64 = 128;
 /// Writes up to this are injected in streams.
 const INJECTED_BYTES: usize = 64;
 /// Messages up to this are short.
@@ -310,7 +312,7 @@ pub(super) fn server(task: &Task, meeting: &mut Meeting<'_>) -> Outcome<Option<M
         let posted = if job.test == Test::Latency {
             1
         } else if short {
-            2 * UNDER_WAY_SHORT
+            POSTED_SHORT
         } else {
             2 * UNDER_WAY
         };

@@ -80,7 +80,12 @@ impl<T> Posted<T> {
     #[must_use]
     pub fn first(&self, source: SourceId, tag: u64) -> Option<PostedId> {
         let nodes = &self.slab.nodes;
-        let exact = self.exact.first(nodes, &self.keyed, Kind::EXACT.key(source, tag));
+        // Programs post either kind, seldom both.
+        let exact = if self.slab.len() > self.wild_len {
+            self.exact.first(nodes, &self.keyed, Kind::EXACT.key(source, tag))
+        } else {
+            None
+        };
         let first = exact.and_then(|place| self.slab.id(place));
         let first = if self.wild_len == 0 { first } else { self.first_wild(source, tag, first) };
         first.map(PostedId)

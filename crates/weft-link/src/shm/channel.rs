@@ -464,6 +464,17 @@ impl ring::Room for ShmRoom {
     }
 
     #[inline]
+    fn fetch_ahead(&self, slot: u32) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a hint, which touches nothing; the address is in the mapping anyway.
+        unsafe {
+            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(self.slot(slot).cast());
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = slot;
+    }
+
+    #[inline]
     fn progress(&self) -> &AtomicU64 {
         // SAFETY: as for the state words.
         unsafe { AtomicU64::from_ptr(self.control.add(PROGRESS).cast()) }

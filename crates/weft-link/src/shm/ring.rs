@@ -85,6 +85,8 @@ pub(crate) trait Room {
 
     /// A word of a slot: the near bank's slots come first. Both wrap around, so there is one for every number.
     fn slot_word(&self, slot: u32, word: usize) -> &AtomicU64;
+    /// Has the first line of a slot fetched, which will be read soon.
+    fn fetch_ahead(&self, _slot: u32) {}
     /// What the consumer has taken: the position in the near bank, and above it that in the far bank.
     fn progress(&self) -> &AtomicU64;
     /// The consumer's state.
@@ -101,6 +103,9 @@ pub(crate) trait Room {
     /// Wakes the other side.
     fn wake(&self);
 }
+
+/// How far ahead a stream's slots are fetched.
+const FETCH_AHEAD_SLOTS: u32 = 3;
 
 /// One side's position in both banks: how many records went through each. Wraps around with the numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -572,6 +577,10 @@ impl<R: Room> Consumer<R> {
         self.peeked = false;
         self.tail.step(self.far);
         self.far = self.next_far;
+        if self.far {
+            // In a stream the next ones are there: each would be a cache miss of its own.
+            self.room.fetch_ahead(slot::<R>(true, self.tail.far.wrapping_add(FETCH_AHEAD_SLOTS)));
+        }
         self.unpublished += 1;
         if self.current.offset.is_some() {
             self.unpublished_bytes += self.current.length;

@@ -139,7 +139,7 @@ impl Allocation {
     /// The device allocation that an address is in, of whatever kind is present; `None`: it is not a device's.
     #[must_use]
     pub fn of(address: u64) -> Option<Allocation> {
-        Kind::ALL.into_iter().filter_map(|kind| operations(kind).ok()).find_map(|kind| kind.classify(address))
+        Kind::ALL.into_iter().filter_map(in_use).find_map(|kind| kind.classify(address))
     }
 }
 

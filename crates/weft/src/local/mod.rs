@@ -285,9 +285,10 @@ impl Local {
                 let owed = visitor.owes();
                 match visitor.serve(engine, &mut self.statistics) {
                     Ok(served) => {
-                        busy |= served;
                         // Whoever sleeps has not said that it waits for room, or will not go on.
-                        self.changed |= !owed && visitor.owes();
+                        let owes = !owed && visitor.owes();
+                        self.changed |= owes;
+                        busy |= served || owes;
                     }
                     Err(Broken) => self.break_visitor(engine, index),
                 }
@@ -308,8 +309,9 @@ impl Local {
                 let wanted = route.wants_room();
                 match route.serve(engine, &self.methods, &mut self.statistics) {
                     Ok(served) => {
-                        busy |= served;
-                        self.changed |= !wanted && route.wants_room();
+                        let wants = !wanted && route.wants_room();
+                        self.changed |= wants;
+                        busy |= served || wants;
                     }
                     Err(Broken) => {
                         self.statistics.broken += 1;
@@ -326,8 +328,19 @@ impl Local {
         busy
     }
 
+    /// Whether a peer has brought something, as far as one look at few channels tells.
+    #[inline]
+    pub(crate) fn has_work(&mut self) -> bool {
+        let few = |slots: usize| slots <= LOCAL_POLLED_AT_ONCE;
+        few(self.visitors.len())
+            && self.visitors.iter_mut().flatten().any(|visitor| visitor.has_work() && !visitor.blocked)
+            || few(self.routes.len()) && self.routes.iter_mut().flatten().any(|route| route.has_work())
+    }
+
     /// Messages that waited at their senders are wanted now.
     fn matched(&mut self, engine: &mut Engine<HostMemory>) {
+        // A copy may begin with it, which somebody has to go on with.
+        self.changed = true;
         while let Some(matched) = engine.poll_matched() {
             let channel = ChannelId((matched.token >> 32) as u32);
             let Some(index) = self.visitor_of(channel) else {
@@ -358,6 +371,8 @@ impl Local {
         let mut events = std::mem::take(&mut self.events);
         // A failure of the system here is one of the next call too, or none at all.
         let happened = self.node.poll(&mut events).unwrap_or(false);
+        // What would have woken a sleeper is taken, and its peer has been told that it is awake: it must say anew.
+        self.changed |= happened;
         for event in events.drain(..) {
             match event {
                 NodeEvent::Accepted(channel, hello) => self.accept(engine, channel, &hello),
@@ -420,7 +435,9 @@ impl Local {
             immediate: None,
             length: 0,
         };
-        let can_attach = attach::can_attach(channel.peer_pid(), hello.words[0], hello.words[1]);
+        // Where two copies are faster nobody reads the other's memory, not even to see whether he could.
+        let wanted = weft_mem::calibrate::copy_methods().attach_from_bytes.is_some();
+        let can_attach = wanted && attach::can_attach(channel.peer_pid(), hello.words[0], hello.words[1]);
         channel.shared_word(WORD_CAN_ATTACH).store(u64::from(can_attach), Ordering::SeqCst);
         self.statistics.visitors += 1;
         let mut visitor = Box::new(Visitor::new(channel, arrival, self.handles.clone()));

@@ -875,6 +875,8 @@ struct Slot {
 
 const PLACE_BITS: u32 = 20;
 const PLACES: u32 = 1 << PLACE_BITS;
+/// The highest bit is that of tokens of another kind (`bounce`).
+const USES: u32 = 1 << (31 - PLACE_BITS);
 const _: () = assert!(WAITING_MAX + LOCAL_REGIONS_MAX < PLACES as usize);
 
 impl Waitings {
@@ -902,7 +904,7 @@ impl Waitings {
     fn remove(&mut self, token: u32) -> Option<Waiting> {
         let slot = self.slot_mut(token)?;
         let waiting = slot.waiting.take()?;
-        slot.uses = slot.uses.wrapping_add(1);
+        slot.uses = (slot.uses + 1) % USES;
         self.free.push(token % PLACES);
         self.length -= 1;
         self.questions -= usize::from(waiting.state == State::Attach);

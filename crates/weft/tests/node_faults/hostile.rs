@@ -347,9 +347,9 @@ pub(crate) fn hostile(arguments: &[String]) {
                 scribbler.scribble(channel, *where_to, 64);
             } else {
                 scribbler.behave(channel);
-                if scribbler.random().is_multiple_of(256) {
-                    *where_to = scribbler.random() % 6;
-                }
+            }
+            if scribbler.random().is_multiple_of(256) {
+                *where_to = scribbler.random() % 7;
             }
             let note: Vec<u8> = (0..scribbler.random() % 40).map(|_| scribbler.random() as u8).collect();
             if scribbler.random().is_multiple_of(8) {

@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use weft::{Access, CompletionKind, Failure, PeerId, Progress, RemoteAddress};
+use weft::{Access, Completion, CompletionKind, Failure, PeerId, Progress, RemoteAddress};
 
 use crate::child::{self, Process};
 use crate::hostile::bare_connection;
@@ -109,7 +109,7 @@ fn a_stopped_peer_stops_nobody_else() {
         let _whatever_happens = Raise(&over);
         let (mut stopped, to) = echo(&node);
         stopped.signal("STOP");
-        let (messages, mut sent) = (60u64, 0);
+        let messages = 60u64;
         for number in 0..messages {
             node.endpoint.tagged_receive(0, u64::MAX, vec![0; 1 << 20]).unwrap();
             node.endpoint.tagged_send(to, number, vec![number as u8; length_of(number)]).unwrap();
@@ -119,19 +119,9 @@ fn a_stopped_peer_stops_nobody_else() {
         other.endpoint.tagged_send(to, 1 << 50, vec![0; 1 << 20]).unwrap();
         let region = node.domain.register(1 << 20, Access::REMOTE).unwrap();
         drop((other, region));
-        let (before, start) = (exchanged.load(Ordering::Relaxed), Instant::now());
-        while exchanged.load(Ordering::Relaxed) < before + 100 {
-            assert!(start.elapsed() < PATIENCE, "others wait for the one that is stopped");
-            if let Some(completion) = node.queue.wait(Some(Duration::from_millis(1))).unwrap() {
-                assert_eq!(completion.kind, CompletionKind::Send);
-                completion.ok().unwrap();
-                sent += 1;
-            }
-        }
-        stopped.signal("CONT");
-        let mut echoed = HashMap::new();
-        while sent < messages || (echoed.len() as u64) < messages {
-            let completion = node.queue.wait(Some(PATIENCE)).unwrap().expect("it goes on").ok().unwrap();
+        let (mut sent, mut echoed) = (0, HashMap::new());
+        let mut take = |completion: Completion| {
+            let completion = completion.ok().unwrap();
             if completion.kind == CompletionKind::Send {
                 sent += 1;
             } else {
@@ -139,7 +129,15 @@ fn a_stopped_peer_stops_nobody_else() {
                 assert!(completion.into_bytes().unwrap() == vec![tag as u8; length_of(tag)], "intact");
                 assert!(echoed.insert(tag, ()).is_none(), "once");
             }
+            sent == messages && echoed.len() as u64 == messages
+        };
+        let (before, start) = (exchanged.load(Ordering::Relaxed), Instant::now());
+        while exchanged.load(Ordering::Relaxed) < before + 100 {
+            assert!(start.elapsed() < PATIENCE, "others wait for the one that is stopped");
+            node.queue.wait(Some(Duration::from_millis(1))).unwrap().map(&mut take);
         }
+        stopped.signal("CONT");
+        while !take(node.queue.wait(Some(PATIENCE)).unwrap().expect("it goes on")) {}
         assert!(stopped.finish().success());
         over.store(true, Ordering::Relaxed);
     });
@@ -366,5 +364,62 @@ fn what_was_withdrawn_does_not_come_as_something_else() {
     });
     for node in [&sender, &receiver] {
         assert_eq!(node.domain.local_statistics().broken, 0, "{:?}", node.domain.local_statistics());
+    }
+}
+
+/// Nobody else does anything: a wake-up that is lost is not made good by chance.
+#[test]
+fn a_conversation_goes_on_by_itself() {
+    let rounds = number("WEFT_EXCHANGES", 3000);
+    for progress in [Progress::Automatic, Progress::Manual] {
+        let node = Node::new(anywhere(), progress);
+        let mut third = Process::start("third", &[address_to_text(node.endpoint.address())], |_| {});
+        let (over, exchanged) = (AtomicBool::new(false), AtomicU64::new(0));
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                let _whatever_happens = Raise(&over);
+                converse(&node, &over, &exchanged);
+            });
+            while exchanged.load(Ordering::Relaxed) < rounds && !over.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+        assert!(third.finish().success());
+    }
+}
+
+/// One thread sleeps; another takes what woke it, and does not come again.
+#[test]
+fn a_wake_up_that_another_thread_took_is_not_lost() {
+    for progress in [Progress::Manual, Progress::Automatic] {
+        let (node, peer) = (Node::new(anywhere(), progress), Node::new(anywhere(), Progress::Automatic));
+        let to = peer.domain.addresses().insert(node.endpoint.address()).unwrap();
+        let region = node.domain.register(vec![0; 64], Access::REMOTE).unwrap();
+        let rounds = number("WEFT_TAKEN", 500);
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                for round in 0..rounds {
+                    node.endpoint.receive(vec![0; 8]).unwrap();
+                    let received = node.queue.wait(Some(PATIENCE)).unwrap().expect("a wake-up was lost");
+                    assert_eq!(received.into_bytes().unwrap(), round.to_le_bytes());
+                }
+            });
+            for round in 0..rounds {
+                // Tells nobody here anything, but wakes.
+                peer.endpoint.write(to, region.remote(), vec![1; 64]).unwrap();
+                let start = Instant::now();
+                loop {
+                    node.domain.progress().unwrap();
+                    if let Some(completion) = peer.queue.read().unwrap() {
+                        completion.ok().unwrap();
+                        break;
+                    }
+                    assert!(start.elapsed() < PATIENCE, "the write is not done");
+                }
+                peer.endpoint.send(to, round.to_le_bytes().to_vec()).unwrap();
+                peer.queue.wait(Some(PATIENCE)).unwrap().expect("sent").ok().unwrap();
+            }
+        });
     }
 }

@@ -1,6 +1,11 @@
 //! Memory of NVIDIA devices, through the driver alone (`libcuda.so.1`, or what `WEFT_CUDA_LIBRARY` names).
 //!
-//! A device's context is taken when the device is first used, not before: it costs a fifth of a second and memory of the
+//! Memory of `cuMemAlloc` goes to other processes by a handle, that of `cuMemCreate` by a descriptor if its maker asked for
+//! one; managed memory, that of `cuMemAllocAsync` and what came from another process do not go. The driver refuses to open
+//! a handle in the process that made it. It may map a whole block of 2 MiB for a handle, and the peer's device then
+//! reaches what lies beside a smaller allocation: ours are whole blocks.
+//!
+//! A device's context is taken when the device is first used, not before: it costs a tenth of a second and memory of the
 //! device. Read [`Cuda`], then `lane.rs` for copies and `driver.rs` for how the driver is called.
 
 use std::collections::HashMap;
