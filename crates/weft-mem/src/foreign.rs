@@ -277,6 +277,46 @@ mod tests {
     }
 
     #[test]
+    fn host_memory_is_known_from_the_first_long_copy_until_its_pages_go() {
+        let length = crate::limits::KNOWN_MIN_BYTES as usize;
+        let mut memory = HostMemory::new();
+        let other = on(HERE, &vec![7; length]);
+        let own = MemoryRegion::alloc_shared(length).unwrap();
+        let pointer = own.as_ptr();
+        let is_known = |pointer: *mut u8| emulated::is_host_registered(pointer, length);
+        let (key, all) = attached(&mut memory, &own);
+        let short = memory.local(key, 0, length as u64 - 1).unwrap();
+        memory.copy_from_foreign(short, &other, 0).unwrap();
+        assert!(!is_known(pointer), "that does not pay");
+        memory.copy_from_foreign(all, &other, 0).unwrap();
+        assert!(is_known(pointer));
+        // Its pages are replaced: the device must not go on with the old ones.
+        let shareable = own.share(true).unwrap();
+        let mapping = crate::Mapping::open(std::os::fd::AsFd::as_fd(&shareable.descriptor), length, true).unwrap();
+        memory.finish_copies(&own);
+        own.revoke().unwrap();
+        assert!(!is_known(pointer));
+        memory.copy_to_foreign(all, &other, 0).unwrap();
+        assert!(is_known(pointer), "the new ones");
+        // A peer's memory, both ways.
+        let (_, device) = attached(&mut memory, &other);
+        let theirs = mapping.as_ptr();
+        mapping.write_bytes(0, &vec![3; length]).unwrap();
+        mapping.copy_to(0, &mut memory, device).unwrap();
+        assert!(is_known(theirs) && other.to_vec(0, length).unwrap() == vec![3; length]);
+        other.write(0, &vec![4; length]).unwrap();
+        mapping.copy_from(0, &memory, device).unwrap();
+        let mut found = vec![0; length];
+        mapping.read_bytes(0, &mut found).unwrap();
+        assert!(found == vec![4; length] && own.to_vec(0, length).unwrap() == vec![7; length]);
+        drop(mapping);
+        assert!(!is_known(theirs));
+        drop(memory.take(key));
+        drop(own);
+        assert!(!is_known(pointer));
+    }
+
+    #[test]
     fn rights_and_kinds_are_checked() {
         let mut memory = HostMemory::new();
         let other = on(HERE, &[7; 64]);
