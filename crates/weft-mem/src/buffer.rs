@@ -115,6 +115,11 @@ impl Buffer {
         places.all(|place| place == first).then_some(first)
     }
 
+    /// The region it is part of, if it is of one.
+    pub(crate) fn region(&self) -> Option<&MemoryRegion> {
+        if let Owner::Region(region) = &self.owner { Some(region) } else { None }
+    }
+
     /// Whether all of it is the host's.
     #[must_use]
     pub fn is_host(&self) -> bool {

@@ -126,6 +126,11 @@ impl Copies {
         self.going.swap_remove(index).result.map(|()| true)
     }
 
+    /// Waits for all of them.
+    pub(crate) fn finish(&mut self) {
+        self.going.iter_mut().for_each(Going::land);
+    }
+
     /// Waits for the copies of a slot: its memory may go.
     pub(crate) fn let_go(&mut self, slot: u32, generation: u32) {
         let of_slot = |going: &&mut Going| (going.slot, going.generation) == (slot, generation);

@@ -13,6 +13,7 @@ use crate::buffer::Buffer;
 use crate::device::{DeviceError, Handle, Place};
 use crate::foreign::{Copies, Copying, DeviceGrant, Foreign, Inside, Plan, Way};
 use crate::keys::Keys;
+use crate::known::Known;
 use crate::limits::{INJECT_MAX_BYTES, INJECT_POOL_MAX, LOCAL_BUFFERS_MAX, LOCAL_SLOT_BITS, STAGE_OUT_AHEAD_BYTES};
 use crate::region::{Addressing, MemoryRegion, Region, RegisterError};
 use crate::segment::{DeviceSegment, Segment, SegmentMut, Sendable};
@@ -283,18 +284,6 @@ impl HostMemory {
         if from.length != into.len() as u64 {
             return Err(Fault::OutOfBounds);
         }
-        // Buffers of operations are read in order, and nobody changes them: more is fetched at a time than is wanted.
-        if !found.place.is_host() && from.slot & REGION == 0 && into.len() <= STAGE_OUT_AHEAD_BYTES && !into.is_empty()
-        {
-            let mut staging = self.staging();
-            // SAFETY: `resolve` checked that `available` bytes are there, and `take` does not let go of memory that a
-            // copy is under way for; `fetch` gives as many bytes as are asked for, which stay while the lock is held.
-            unsafe {
-                let pointer = staging.fetch(from, found.located(into.len()), found.available, true)?;
-                copy::copy(into.as_ptr(), pointer, into.len());
-            }
-            return Ok(());
-        }
         // SAFETY: `resolve` checked that this many bytes are there; shared memory is never registered or attached.
         unsafe { self.fetch_to(found, into.as_ptr(), into.len()) }
     }
@@ -305,6 +294,12 @@ impl HostMemory {
         let found = self.resolve(to, Access::REMOTE_WRITE)?;
         if to.length != from.len() as u64 {
             return Err(Fault::OutOfBounds);
+        }
+        if !found.place.is_host() && Known::pays(to.length) {
+            // SAFETY: as below.
+            return unsafe {
+                self.staging_mut().write_through(found.located(from.len()), from.as_iovec().iov_base.cast())
+            };
         }
         // SAFETY: `resolve` checked that this many bytes are there and may be written; shared memory is never registered
         // or attached.
@@ -469,8 +464,27 @@ impl HostMemory {
         let plan = Plan::new(own, foreign, offset, way)?;
         if !found.place.is_host() {
             self.staging_mut().step_aside(&own, way == Way::In)?;
+        } else if Known::pays(of.length)
+            && let Some(region) = self.region_of(of)
+        {
+            region.make_known(plan.operations.kind());
         }
         Ok(plan)
+    }
+
+    /// The region that a granted piece is of, if it is of one.
+    fn region_of(&self, of: Granted) -> Option<&MemoryRegion> {
+        if of.slot & REGION != 0 {
+            return self.keys.at(of.slot & !REGION, of.generation).ok().map(|entry| &entry.memory);
+        }
+        self.locals.get(of.slot as usize)?.buffer.as_ref()?.region()
+    }
+
+    /// Waits for the copies that devices do from and to host memory, if some know this one: its pages may be replaced.
+    pub fn finish_copies(&mut self, of: &MemoryRegion) {
+        if self.uses_devices && of.known().is_known() {
+            self.copies.finish();
+        }
     }
 
     /// After something came: begins to bring what was written to where it belongs, and makes those who read device

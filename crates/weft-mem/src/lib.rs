@@ -21,6 +21,7 @@ pub mod device;
 mod foreign;
 mod host;
 mod keys;
+pub mod known;
 pub mod limits;
 mod mapping;
 mod region;

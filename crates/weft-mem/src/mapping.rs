@@ -11,9 +11,11 @@ use std::ptr::NonNull;
 use std::sync::atomic::{Ordering, fence};
 
 use weft_core::atomic::{AtomicCall, AtomicClass};
-use weft_core::memory::{Fault, Granted};
+use weft_core::memory::{Access, Fault, Granted};
 
 use crate::atomic::{self, Values};
+use crate::device::Place;
+use crate::known::Known;
 use crate::limits::PAGE_BYTES;
 use crate::segment::{Segment, SegmentMut};
 use crate::shared::map;
@@ -30,6 +32,8 @@ pub struct Mapping {
     /// Whole pages.
     mapped: usize,
     writable: bool,
+    /// Devices that know it.
+    known: Known,
 }
 
 // SAFETY: the mapping belongs to this value; all accesses are by raw pointer, and tolerate others at the same time.
@@ -53,7 +57,7 @@ impl Mapping {
                 _ => MapError::System(error),
             }
         })?;
-        Ok(Mapping { pointer, length, mapped, writable })
+        Ok(Mapping { pointer, length, mapped, writable, known: Known::new() })
     }
 
     /// Bytes.
@@ -122,6 +126,9 @@ impl Mapping {
     pub fn copy_from(&self, offset: u64, memory: &HostMemory, from: Granted) -> Result<(), Fault> {
         let length = usize::try_from(from.length).map_err(|_| Fault::OutOfBounds)?;
         let to = self.range_mut(offset, length)?;
+        if Known::pays(from.length) {
+            self.make_known(memory.place(from, Access::REMOTE_READ)?);
+        }
         // SAFETY: `range_mut` checked that the bytes are inside the mapping, which is writable and never seen through
         // references; it lives as long as `self`.
         memory.copy_out(from, unsafe { SegmentMut::from_raw(to, length) })
@@ -132,9 +139,20 @@ impl Mapping {
     pub fn copy_to(&self, offset: u64, memory: &mut HostMemory, to: Granted) -> Result<(), Fault> {
         let length = usize::try_from(to.length).map_err(|_| Fault::OutOfBounds)?;
         let from = self.range(offset, length)?;
+        if Known::pays(to.length) {
+            self.make_known(memory.place(to, Access::REMOTE_WRITE)?);
+        }
         // SAFETY: `range` checked that the bytes are inside the mapping, which is never seen through references and
         // lives as long as `self`.
         memory.copy_in(to, unsafe { Segment::from_raw(from, length) })
+    }
+
+    /// Makes it known to the device that copies from or to it.
+    fn make_known(&self, place: Place) {
+        if !place.is_host() {
+            // SAFETY: these are pages of our mapping, which stays until `drop`, where they are forgotten first.
+            unsafe { self.known.make(place.kind, self.pointer.as_ptr(), self.mapped) };
+        }
     }
 
     /// Updates elements as [`Memory::atomic`](weft_core::memory::Memory::atomic) does, atomically to the owner of the
@@ -191,6 +209,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        // SAFETY: every copy borrowed the mapping until it was done.
+        unsafe { self.known.forget(self.pointer.as_ptr()) };
         // SAFETY: the mapping is this value's, and nobody has a pointer into it any more.
         unsafe { libc::munmap(self.pointer.as_ptr().cast(), self.mapped) };
     }

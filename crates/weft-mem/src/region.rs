@@ -14,7 +14,8 @@ use std::sync::{Arc, Weak};
 use weft_core::memory::{Access, Fault};
 
 use crate::copy;
-use crate::device::{Allocation, DeviceError, Place};
+use crate::device::{Allocation, DeviceError, Kind, Place};
+use crate::known::Known;
 use crate::limits::PAGE_BYTES;
 use crate::shared::SharedMemory;
 use crate::staging::{self, Located};
@@ -33,6 +34,8 @@ struct Inner {
     /// Where the memory is; the pointer means something only there.
     place: Place,
     backing: Backing,
+    /// Devices that know it, if it is the host's.
+    known: Known,
 }
 
 /// Whose memory it is.
@@ -57,6 +60,8 @@ unsafe impl Sync for Inner {}
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        // SAFETY: whoever started a copy held the region until it was done.
+        unsafe { self.known.forget(self.pointer.as_ptr()) };
         if let Backing::Pages(layout) = self.backing {
             // SAFETY: `alloc_zeroed` allocated `pointer` with this layout; the last handle is gone.
             unsafe { std::alloc::dealloc(self.pointer.as_ptr(), layout) }
@@ -72,7 +77,9 @@ impl Drop for Inner {
 
 impl MemoryRegion {
     fn new(pointer: NonNull<u8>, length: usize, writable: bool, backing: Backing) -> MemoryRegion {
-        MemoryRegion { inner: Arc::new(Inner { pointer, length, writable, place: Place::HOST, backing }) }
+        MemoryRegion {
+            inner: Arc::new(Inner { pointer, length, writable, place: Place::HOST, backing, known: Known::new() }),
+        }
     }
 
     /// Zeros that begin at a page. `None` when there is not as much memory.
@@ -81,7 +88,8 @@ impl MemoryRegion {
         if length == 0 {
             return Some(MemoryRegion::new(NonNull::dangling(), 0, true, Backing::Raw));
         }
-        let layout = Layout::from_size_align(length, PAGE_BYTES).ok()?;
+        // Whole pages, so that devices can be told of them.
+        let layout = Layout::from_size_align(length.checked_next_multiple_of(PAGE_BYTES)?, PAGE_BYTES).ok()?;
         // SAFETY: the layout has bytes, as was checked above.
         let pointer = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })?;
         Some(MemoryRegion::new(pointer, length, true, Backing::Pages(layout)))
@@ -140,7 +148,8 @@ impl MemoryRegion {
         if place.device >= operations.devices() {
             return Err(DeviceError::BadAddress);
         }
-        let mut inner = Inner { pointer: NonNull::dangling(), length, writable: true, place, backing: Backing::Raw };
+        let (pointer, backing, known) = (NonNull::dangling(), Backing::Raw, Known::new());
+        let mut inner = Inner { pointer, length, writable: true, place, backing, known };
         if length > 0 {
             let address = operations.allocate(place.device, length)?;
             inner.pointer = NonNull::new(address as *mut u8).ok_or(DeviceError::OutOfMemory)?;
@@ -170,7 +179,7 @@ impl MemoryRegion {
             }
         }
         let pointer = NonNull::new(pointer).unwrap_or(NonNull::dangling());
-        let inner = Inner { pointer, length, writable, place, backing: Backing::Raw };
+        let inner = Inner { pointer, length, writable, place, backing: Backing::Raw, known: Known::new() };
         Ok(MemoryRegion { inner: Arc::new(inner) })
     }
 
@@ -267,6 +276,23 @@ impl MemoryRegion {
         let mut bytes = vec![0; length];
         self.read(offset, &mut bytes)?;
         Ok(bytes)
+    }
+
+    /// Makes host memory of our own known to a kind of device, so that long copies are faster.
+    pub(crate) fn make_known(&self, kind: Kind) {
+        let pages = match &self.inner.backing {
+            Backing::Pages(layout) => layout.size(),
+            Backing::Shared(memory) => memory.mapped(),
+            Backing::Vec(_) | Backing::Device | Backing::Raw => return,
+        };
+        // SAFETY: all of these pages are the region's, and stay until its end, where they are forgotten first; where they
+        // are replaced, that is done without devices that know them.
+        unsafe { self.inner.known.make(kind, self.inner.pointer.as_ptr(), pages) };
+    }
+
+    /// Which devices know it.
+    pub(crate) fn known(&self) -> &Known {
+        &self.inner.known
     }
 
     /// Names the region without keeping it alive.

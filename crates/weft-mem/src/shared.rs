@@ -85,10 +85,13 @@ impl MemoryRegion {
     ///
     /// This is the hard way, which costs a copy of the region, for a peer that does not let go. Peers that still have
     /// rights must be told before, as what they write to their mappings is lost. Where a device or the system holds the
-    /// pages themselves (host memory that was registered with a device, for one), it keeps the old ones. On a region
-    /// that was never shared this does nothing.
+    /// pages themselves, it keeps the old ones: devices that Weft has told of them are made to forget them, so no copy by
+    /// a device may be under way ([`HostMemory::finish_copies`](crate::HostMemory::finish_copies)). On a region that was
+    /// never shared this does nothing.
     pub fn revoke(&self) -> io::Result<()> {
-        self.shared().map_or(Ok(()), |shared| shared.revoke(SharedMemory::copy_pages))
+        let Some(shared) = self.shared() else { return Ok(()) };
+        // SAFETY: it is this region's memory; that no copy is under way is what the driver looks to as well.
+        unsafe { self.known().without(self.as_ptr(), || shared.revoke(SharedMemory::copy_pages)) }
     }
 }
 
@@ -161,6 +164,11 @@ impl SharedMemory {
 
     pub(crate) fn pointer(&self) -> NonNull<u8> {
         self.pointer
+    }
+
+    /// Bytes of its pages.
+    pub(crate) fn mapped(&self) -> usize {
+        self.mapped
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

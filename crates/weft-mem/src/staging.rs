@@ -82,6 +82,20 @@ impl Staging {
         unsafe { self.inbound.write(to, source, &mut self.counters) }.map_err(fault)
     }
 
+    /// Copies to a device without a stop: of many bytes that are there at once that is the shortest way. Done when it
+    /// returns.
+    ///
+    /// # Safety
+    /// `to` may be written, and `source` read for as many bytes.
+    pub(crate) unsafe fn write_through(&mut self, to: Located, source: *const u8) -> Result<(), Fault> {
+        self.step_aside(&to, true)?;
+        self.counters.in_writes += 1;
+        self.counters.in_bytes += to.length as u64;
+        self.counters.in_copies += 1;
+        // SAFETY: as the caller promised.
+        unsafe { copy_to(to, source) }.map_err(|error| self.failed(&error))
+    }
+
     /// Room for the first bytes of a piece, to be filled and then committed. What is not committed is not there.
     pub(crate) fn claim(&mut self, to: Located) -> Result<(*mut u8, usize), Fault> {
         self.inbound.claim(to, &mut self.counters).map_err(fault)
@@ -340,9 +354,27 @@ impl Inbound {
 
     /// What was gathered leaves the buffer.
     fn advance(&mut self, counters: &mut StagingCounters) {
+        self.land_done();
         match self.open {
-            Some(open) if open.length >= STAGE_IN_START_BYTES => self.start_open(counters),
+            // While the device has work, what comes is gathered: fewer copies, each longer.
+            Some(open) if open.length >= STAGE_IN_START_BYTES => {
+                if self.flying.is_empty() {
+                    self.start_open(counters);
+                }
+            }
             _ => self.copy_open(counters),
+        }
+    }
+
+    /// Forgets copies that are done.
+    fn land_done(&mut self) {
+        while let Some((to, event)) = self.flying.front() {
+            match operations(to.place).and_then(|operations| operations.is_done(event)) {
+                Ok(false) => return,
+                Ok(true) => {}
+                Err(error) => _ = self.failed.get_or_insert(error),
+            }
+            self.flying.pop_front();
         }
     }
 

@@ -1,5 +1,7 @@
 //! Every bound of the library, in one place.
 
+use weft_mem::device::Kind;
+
 /// Transmits that go to the link in one call.
 pub const TRANSMIT_BATCH_MAX: usize = weft_link::limits::SEND_BATCH_MAX;
 /// Pieces of a batch for which room is made at the start.
@@ -30,6 +32,12 @@ pub const TICKS_BETWEEN_LOOKS: u64 = 50_000;
 pub const LOCAL_EAGER_MAX_BYTES: usize = 64 << 10;
 /// Longer messages, writes and reads go through the ring in parts of this length.
 pub const LOCAL_FRAGMENT_BYTES: usize = 32 << 10;
+/// Parts of one pulled message that follow each other before it is another one's turn: a target whose receive is in a
+/// device's memory copies them there together.
+pub const LOCAL_PARTS_IN_TURN: u32 = 16;
+/// Parts of a message in device memory that one copy puts into the ring; each has the longest payload that the ring takes.
+/// A copy of 64 KiB takes an H200 9 µs, one of 256 KiB 13 µs; a target takes that much out of the ring in 25 µs.
+pub const LOCAL_DEVICE_PARTS_MAX: u32 = 4;
 /// Records that one round takes from one channel before it looks at the next.
 pub const LOCAL_RECORDS_PER_ROUND: usize = 64;
 /// Channels that one round looks at.
@@ -45,26 +53,29 @@ pub const LOCAL_REGIONS_MAX: usize = 128;
 /// How long a peer may take to leave a region that is being deregistered.
 pub const LOCAL_LET_GO_US: u64 = 10_000;
 
-/// Messages from device memory of this length and more are copied by the target from the sender's allocation, which it
-/// opens. A copy by the device costs about 10 µs whatever its length up to 1 MiB, and only one is needed; through the host
-/// it is two, of 6 to 9 µs each for some bytes and more from there on. But the sender has to wait until it is wanted.
-pub const LOCAL_HANDLE_MIN_BYTES: usize = 8 << 10;
-/// Messages from device memory shorter than [`LOCAL_HANDLE_MIN_BYTES`], or from an allocation that the target was not told
-/// of or cannot open, go through a bounce buffer if they have this length and more: two copies by the device, 10 µs each.
-/// Shorter ones go through the host, in two copies of 6 to 9 µs.
+/// Messages from device memory that the target was not told of, or cannot open, go through a bounce buffer if they have
+/// this length and more, and the device is of [`LOCAL_BOUNCE_KINDS`]; shorter ones go through the host.
 pub const LOCAL_BOUNCE_MIN_BYTES: usize = 4 << 10;
+/// Kinds of device for which bounce buffers are used. Not CUDA: two processes that both copy inside one device share it in
+/// slices of time, and each message waits for both to have theirs. On an H200 a message of 4 KiB took 260 µs that way, 20
+/// µs through the host, and 14 µs from an allocation that the target has opened, which is why that is done from the first
+/// byte on: one copy by one process. The others could not be measured.
+pub const LOCAL_BOUNCE_KINDS: [Kind; 3] = [Kind::Emulated, Kind::Rocm, Kind::LevelZero];
 /// A slot of the bounce buffers; longer messages do not use them.
 pub const LOCAL_BOUNCE_BYTES: usize = 64 << 10;
 /// Slots of one channel on one device: 2 MiB, which is the least that NVIDIA's driver gives.
 pub const LOCAL_BOUNCE_SLOTS: usize = 32;
 /// Devices on which a channel has bounce buffers.
 pub const LOCAL_POOLS_MAX: usize = 8;
-/// Short messages from an allocation that go through bounce buffers before the target opens the allocation, which costs
-/// 30 to 160 µs: as much as some copies.
+/// Short messages from an allocation that go another way before the target opens the allocation, which costs 30 to 160 µs
+/// and then saves some 6 µs for each of them.
 pub const LOCAL_HANDLE_AFTER: u32 = 8;
 /// Writes and reads in a peer's device memory up to this length are done when the call that posts them returns; longer ones
 /// go on meanwhile.
 pub const LOCAL_DEVICE_SYNC_BYTES: u32 = 64 << 10;
+/// The same of a message that the target copies inside a device, while nothing else is copied: up to here a copy takes
+/// about as long as one of 8 bytes.
+pub const LOCAL_WITHIN_SYNC_BYTES: u64 = 4 << 20;
 /// How long a peer may take to leave a region of a device's memory that is being deregistered: its copies end by
 /// themselves, a long one in a fraction of this.
 pub const LOCAL_DEVICE_LET_GO_US: u64 = 1_000_000;
@@ -77,6 +88,8 @@ pub const LOCAL_HANDLES_MAX: usize = weft_mem::limits::OPENED_HANDLES_OF_A_CHANN
 pub const LOCAL_HANDLE_LOOKS_MAX: u32 = 64;
 /// Copies by devices that are under way for one peer; more wait.
 pub const LOCAL_COPIES_MAX: usize = 64;
+/// Copies of one peer that are not done, after which one round does not ask about more. A device has as many streams.
+pub const LOCAL_COPIES_ASKED: usize = weft_mem::limits::CUDA_STREAMS;
 
 const _: () = {
     assert!(LOCAL_FRAGMENT_BYTES <= weft_link::limits::PAYLOAD_MAX_BYTES);

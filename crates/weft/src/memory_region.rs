@@ -178,6 +178,7 @@ impl Drop for Inner {
         if let Some(local) = &mut core.local {
             local.revoke(&mut core.engine, self.region.key);
         }
+        core.engine.memory_mut().finish_copies(&self.memory);
         match self.memory.end_sharing() {
             Ok(taken) => core.local.iter_mut().for_each(|local| local.count_revoked(taken)),
             // The system has no memory for the copy, and the promise that nobody reaches the region cannot be kept:

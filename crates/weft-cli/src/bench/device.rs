@@ -2,7 +2,7 @@
 //!
 //! For each operation, road and pair of memories, two processes live through all sizes. At each size bytes are verified
 //! first: the target has other bytes and a guard behind them, one operation runs, and whoever has the memory compares.
-//! Then come the rounds, in each of which the client measures one operation at a time, many at once, and plain copies
+//! Some more operations run that are not measured, so that what is done once is not in the figures. Then come the rounds, in each of which the client measures one operation at a time, many at once, and plain copies
 //! the same way, in turns. Last, the bytes are compared again. Client and server speak in short tagged messages of host
 //! memory; the messages that are measured have no tag.
 
@@ -42,6 +42,12 @@ const PAIR_MAX: Duration = Duration::from_secs(600);
 /// How long a child may take to notice that its input is closed.
 const GRACE: Duration = Duration::from_secs(2);
 const COUNT_MAX: u64 = 100_000;
+/// Operations and plain copies at each size that are not measured, one at a time and then as many at once: handles are
+/// opened after some short messages, host memory is made known to the device at the first long copy.
+const WARM_COUNT: u64 = 20;
+/// Of more than so many bytes there are fewer.
+const WARM_BYTES: usize = 1 << 20;
+const WARM_LONG_COUNT: u64 = 3;
 /// Many at once are so many, or as many as have so many bytes.
 const WINDOW_MAX: u64 = 64;
 const WINDOW_BYTES: u64 = 64 << 20;
@@ -257,6 +263,14 @@ pub(crate) fn run(words: &[&str], out: &mut dyn Write) -> Result<(), Failure> {
     let described = operations.describe(0);
     if !options.json {
         writeln!(out, "device: {kind}, {described}; medians of {} rounds, all bytes verified", options.rounds)?;
+        writeln!(
+            out,
+            "not measured: {} operations at each size before ({} above {} bytes), in which handles are opened and host memory \
+             is made known to the device",
+            2 * WARM_COUNT,
+            2 * WARM_LONG_COUNT,
+            WARM_BYTES
+        )?;
     }
     let (mut tried, mut failed) = (0, 0);
     for &link in &options.links {
@@ -647,6 +661,9 @@ fn ways(domain: &Domain) -> String {
         ("fragments", local.fragments),
         ("offered", local.offered),
         ("straight in the peer's memory", local.direct),
+        ("by handle", local.by_handle),
+        ("through bounce buffers", local.bounced),
+        ("from device memory through the host", local.staged),
         ("through the target", local.through_target),
         ("served", local.served),
         ("by attach", local.attached),
@@ -675,10 +692,14 @@ impl Client<'_> {
         let span_us = self.task.span_us as f64;
         let fit = |each_us: f64| ((span_us / each_us.max(0.01)) as u64).clamp(1, COUNT_MAX);
         let each_us = |took: Duration, count: u64| took.as_secs_f64() * 1e6 / count as f64;
-        let first_weft = fit(each_us(self.one_by_one(bytes, 2)?, 2));
-        plain.one_by_one(bytes, 1).map_err(failed)?;
-        let first_plain = fit(each_us(plain.one_by_one(bytes, 2).map_err(failed)?, 2));
         let window = window(bytes);
+        let warm = if bytes <= WARM_BYTES { WARM_COUNT } else { WARM_LONG_COUNT };
+        self.one_by_one(bytes, warm)?;
+        self.many_at_once(bytes, warm, window)?;
+        let first_weft = fit(each_us(self.one_by_one(bytes, 2)?, 2));
+        plain.one_by_one(bytes, warm).map_err(failed)?;
+        plain.many_at_once(bytes, warm, window as usize).map_err(failed)?;
+        let first_plain = fit(each_us(plain.one_by_one(bytes, 2).map_err(failed)?, 2));
         let mut figures: [Vec<f64>; 4] = Default::default();
         for _ in 0..self.task.rounds {
             let [weft_us, plain_us, weft_many, plain_many] = &mut figures;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence, fence};
 
 use weft_mem::copy;
+use weft_mem::device::Kind;
 use weft_mem::{Segment, SegmentMut};
 
 use super::Record;
@@ -123,10 +124,15 @@ impl Channel {
         unsafe { AtomicU64::from_ptr(self.region.start().add(offset).cast()) }
     }
 
-    /// The whole mapping, for a library that wants to pin it. The peer may write it at any time.
+    /// The whole mapping. The peer may write it at any time.
     #[must_use]
     pub fn data_memory(&self) -> (*mut u8, usize) {
         (self.region.start(), REGION_BYTES)
+    }
+
+    /// Makes the channel's memory known to a kind of device, so that it copies faster. Later calls cost little.
+    pub fn make_known(&self, kind: Kind) {
+        self.region.make_known(kind);
     }
 }
 
@@ -173,6 +179,15 @@ impl Sender {
     pub fn claim(&mut self, length: usize) -> Result<Claim<'_>, PushError> {
         let place = self.producer.reserve(length)?;
         Ok(Claim { producer: &mut self.producer, place, length })
+    }
+
+    /// Room for several payloads of exactly `length` bytes, one behind the other, to be filled as one and then committed in
+    /// order. Dropping it takes nothing. The length is a multiple of 64, and more than fits a slot.
+    pub fn claim_parts(&mut self, length: usize, count: u32) -> Result<Parts<'_>, PushError> {
+        match self.producer.reserve_parts(length, count)? {
+            Place::Data(offset, end) => Ok(Parts { producer: &mut self.producer, offset, end, length, count }),
+            Place::Inline => Err(PushError::TooLong),
+        }
     }
 
     /// Whether a record with so many bytes could be pushed now.
@@ -228,6 +243,35 @@ impl Claim<'_> {
     #[inline]
     pub fn commit(self, record: &Record) {
         self.producer.commit(record, self.place, self.length);
+    }
+}
+
+/// Room in a ring for several records that are not handed over yet.
+pub struct Parts<'a> {
+    producer: &'a mut Producer<ShmRoom>,
+    offset: u32,
+    end: u32,
+    length: usize,
+    count: u32,
+}
+
+impl Parts<'_> {
+    /// Where the payloads go.
+    pub fn segment(&mut self) -> SegmentMut<'_> {
+        let pointer = self.producer.room().data(self.offset);
+        // SAFETY: the ring reserved this part of the mapping, which lives as long as the producer; nobody has a
+        // reference into it.
+        unsafe { SegmentMut::from_raw(pointer, self.length * self.count as usize) }
+    }
+
+    /// Hands all of them over.
+    pub fn commit(self, record: impl Fn(u32) -> Record) {
+        let length = self.length as u32;
+        for part in 0..self.count {
+            let place =
+                Place::Data(self.offset + part * length, self.end.wrapping_sub((self.count - 1 - part) * length));
+            self.producer.commit(&record(part), place, self.length);
+        }
     }
 }
 

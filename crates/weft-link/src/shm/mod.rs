@@ -47,7 +47,7 @@ mod stranger_tests;
 mod tests;
 
 #[cfg(not(loom))]
-pub use channel::{Channel, ChannelId, Claim, Incoming, Receiver, Room, Sender};
+pub use channel::{Channel, ChannelId, Claim, Incoming, Parts, Receiver, Room, Sender};
 #[cfg(not(loom))]
 pub use node::{ConnectError, Hello, Node, NodeEvent};
 pub use ring::{Broken, Full, PushError};

@@ -4,6 +4,9 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 
+use weft_mem::device::Kind;
+use weft_mem::known::Known;
+
 use super::layout::{REGION_BYTES, REGION_HOT_BYTES};
 use super::socket::check;
 
@@ -14,6 +17,8 @@ const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
 #[derive(Debug)]
 pub(crate) struct Region {
     start: NonNull<u8>,
+    /// Devices that know it.
+    known: Known,
 }
 
 // SAFETY: the mapping is plain memory that belongs to the process, not to a thread.
@@ -75,7 +80,15 @@ impl Region {
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        NonNull::new(start.cast()).map(|start| Region { start }).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+        NonNull::new(start.cast())
+            .map(|start| Region { start, known: Known::new() })
+            .ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+    }
+
+    /// Makes it known to a kind of device.
+    pub(crate) fn make_known(&self, kind: Kind) {
+        // SAFETY: it is our mapping, which stays until `drop`, where it is forgotten first.
+        unsafe { self.known.make(kind, self.start.as_ptr(), REGION_BYTES) };
     }
 
     /// Its first byte; all [`REGION_BYTES`] can be read and written while the region lives.
@@ -86,6 +99,8 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
+        // SAFETY: copies from and to it are done when the call that makes them returns.
+        unsafe { self.known.forget(self.start.as_ptr()) };
         // SAFETY: it is our mapping, and whoever points into it holds the region.
         unsafe { libc::munmap(self.start.as_ptr().cast(), REGION_BYTES) };
     }

@@ -270,6 +270,27 @@ impl<R: Room> Producer<R> {
         self.place(length).ok_or(PushError::Full)
     }
 
+    /// Finds a place for several payloads of the same length, one behind the other. Gives that of all of them; nothing is
+    /// taken before each of them is committed.
+    pub(crate) fn reserve_parts(&mut self, length: usize, count: u32) -> Result<Place, PushError> {
+        let fits = (INLINE_MAX_BYTES + 1..=PAYLOAD_MAX_BYTES).contains(&length) && count > 0;
+        let all = (length as u32).checked_mul(count).filter(|all| *all <= RING_DATA_BYTES);
+        let Some(all) = all.filter(|_| fits && length.is_multiple_of(DATA_ALIGN as usize)) else {
+            return Err(PushError::TooLong);
+        };
+        if self.free_slots() < count {
+            self.look()?;
+            if self.free_slots() < count {
+                return Err(PushError::Full);
+            }
+        }
+        if let Some(place) = self.place(all) {
+            return Ok(place);
+        }
+        self.look()?;
+        self.place(all).ok_or(PushError::Full)
+    }
+
     fn place(&mut self, length: u32) -> Option<Place> {
         let mut used = self.data_used();
         let mut offset = self.data_head % RING_DATA_BYTES;

@@ -81,6 +81,45 @@ fn records_go_both_ways() {
     assert_eq!(initiator.sender().push(&Record::default(), &[0; 65537]), Err(PushError::TooLong));
 }
 
+/// Parts that are claimed together come one by one, in order with all else, wherever the ring ends.
+#[test]
+fn parts_are_filled_as_one_and_come_one_by_one() {
+    let (_first, mut initiator, _second, mut target) = joined();
+    let mut sent = std::collections::VecDeque::new();
+    let (mut number, mut full) = (0u64, 0);
+    for round in 0..2000usize {
+        let (length, count) = ([128, 4096, 65536][round % 3], 1 + (round * 5 % 7) as u32);
+        let bytes = length * count as usize;
+        let payload: Vec<u8> = (0..bytes).map(|index| (index / 64 + round) as u8).collect();
+        match initiator.sender().claim_parts(length, count) {
+            Ok(mut parts) if round % 11 == 0 => assert_eq!(parts.segment().len(), bytes, "and nothing is taken"),
+            Ok(mut parts) => {
+                assert!(parts.segment().copy_from(&payload));
+                parts.commit(|part| Record { words: [number + u64::from(part), 0, 0, 0], ..Record::default() });
+                sent.extend(payload.chunks(length).zip(number..).map(|(chunk, number)| (number, chunk.to_vec())));
+                number += u64::from(count);
+            }
+            Err(error) => {
+                assert_eq!(error, PushError::Full);
+                full += 1;
+            }
+        }
+        if initiator.sender().push(&Record { words: [number, 0, 0, 0], ..Record::default() }, b"short").is_ok() {
+            sent.push_back((number, b"short".to_vec()));
+            number += 1;
+        }
+        let keep = if round % 50 < 25 { 30 } else { 0 };
+        while sent.len() > keep {
+            let (record, bytes) = take(target.receiver());
+            assert_eq!(Some((record.words[0], bytes)), sent.pop_front());
+        }
+    }
+    assert!(full > 10 && number > 5000, "{full} {number}");
+    for (length, count) in [(80, 1), (100, 2), (65536 + 64, 1), (65536, 17), (4096, 0)] {
+        assert!(matches!(initiator.sender().claim_parts(length, count), Err(PushError::TooLong)), "{length} {count}");
+    }
+}
+
 #[test]
 fn notes_carry_descriptors() {
     let (mut first, initiator, mut second, target) = joined();

@@ -13,7 +13,7 @@ use weft_mem::device::Place;
 use weft_mem::{HostMemory, MemoryRegion};
 
 use super::handle::{Note, Reference};
-use crate::limits::{LOCAL_BOUNCE_BYTES, LOCAL_BOUNCE_SLOTS, LOCAL_POOLS_MAX};
+use crate::limits::{LOCAL_BOUNCE_BYTES, LOCAL_BOUNCE_KINDS, LOCAL_BOUNCE_SLOTS, LOCAL_POOLS_MAX};
 
 /// A token with this bit is not that of a command: it asks whether the target has opened the slots on a device.
 const QUESTION: u32 = 1 << 31;
@@ -47,7 +47,7 @@ pub(super) struct Bounced {
 impl Bounces {
     /// Copies the bytes of a command into a slot on the device that they are on. `None`: it has to go another way.
     pub(super) fn take(&mut self, channel: &Channel, memory: &mut HostMemory, command: &Command) -> Option<Bounced> {
-        let place = memory.local_place(command.local).filter(|place| !place.is_host())?;
+        let place = memory.local_place(command.local).filter(|place| LOCAL_BOUNCE_KINDS.contains(&place.kind))?;
         let index = match self.pools.iter().position(|pool| pool.place == place) {
             Some(index) => index,
             None => return self.make(channel, place),

@@ -21,7 +21,7 @@ use weft_core::command::{Command, Operation};
 use weft_core::engine::Engine;
 use weft_core::engine::hall::{ArrivalId, Room};
 use weft_core::event::Failure;
-use weft_core::memory::{Access, Fault, LocalKey, Memory};
+use weft_core::memory::{Access, Fault, Granted, LocalKey, Memory};
 use weft_link::shm::{Channel, ChannelId};
 use weft_mem::cache::{Imported, OpenedHandles};
 use weft_mem::device::{self, HANDLE_BYTES, Handle, Kind, Place};
@@ -29,8 +29,8 @@ use weft_mem::{Buffer, Copying, HostMemory, MemoryRegion};
 
 use super::LocalStatistics;
 use crate::limits::{
-    LOCAL_BOUNCE_BYTES, LOCAL_COPIES_MAX, LOCAL_DEVICE_SYNC_BYTES, LOCAL_HANDLE_AFTER, LOCAL_HANDLE_LOOKS_MAX,
-    LOCAL_HANDLES_MAX, LOCAL_POOLS_MAX,
+    LOCAL_BOUNCE_BYTES, LOCAL_COPIES_ASKED, LOCAL_COPIES_MAX, LOCAL_DEVICE_SYNC_BYTES, LOCAL_EAGER_MAX_BYTES,
+    LOCAL_HANDLE_AFTER, LOCAL_HANDLE_LOOKS_MAX, LOCAL_HANDLES_MAX, LOCAL_POOLS_MAX, LOCAL_WITHIN_SYNC_BYTES,
 };
 
 /// Allocations of peers that are open here, of all channels.
@@ -323,6 +323,13 @@ pub(super) struct Pull {
     pub(super) reference: Reference,
 }
 
+impl Pull {
+    /// Whether it would go through the ring whole, if it were the host's: such messages arrive in order.
+    fn is_short(&self) -> bool {
+        self.length as usize <= LOCAL_EAGER_MAX_BYTES
+    }
+}
+
 /// What became of one.
 pub(super) enum Pulled {
     /// Its bytes are there.
@@ -375,6 +382,12 @@ impl Pulls {
 
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty() && self.going.is_empty()
+    }
+
+    /// Whether short messages are on their way, which no later one may overtake.
+    pub(super) fn has_short(&self) -> bool {
+        let waiting = self.waiting.iter().map(|(pull, _)| pull);
+        !self.is_empty() && waiting.chain(self.going.iter().map(|going| &going.pull)).any(Pull::is_short)
     }
 
     /// Whether a handle is waited for, so that the socket has to be looked at.
@@ -433,21 +446,37 @@ impl Pulls {
         let before = ended.len();
         if std::mem::take(&mut self.look) {
             let waiting = std::mem::take(&mut self.waiting);
+            let alone = waiting.len() == 1;
+            let mut held = false;
             for (pull, looks) in waiting {
-                if self.going.len() >= LOCAL_COPIES_MAX {
+                // Short ones begin in order.
+                if self.going.len() >= LOCAL_COPIES_MAX || held && pull.is_short() {
+                    held |= pull.is_short();
                     self.waiting.push_back((pull, looks));
                     continue;
                 }
                 let Reference { place, id, .. } = pull.reference;
                 match self.find(&pull.reference) {
-                    Some(imported) => self.going.push(start(engine, pull, &imported)),
+                    Some(imported) => {
+                        let alone = alone && self.going.is_empty();
+                        self.going.push(start(engine, pull, &imported, alone));
+                    }
                     None if self.refused.contains(&(place, id)) => ended.push((pull, Pulled::Refused)),
                     None if looks >= LOCAL_HANDLE_LOOKS_MAX => ended.push((pull, Pulled::Unknown)),
-                    None => self.waiting.push_back((pull, looks)),
+                    None => {
+                        held |= pull.is_short();
+                        self.waiting.push_back((pull, looks));
+                    }
                 }
             }
         }
+        let (mut unfinished, mut held) = (0, false);
         self.going.retain_mut(|going| {
+            // Copies end in about the order in which they began, and each question costs the driver's time.
+            if unfinished >= LOCAL_COPIES_ASKED {
+                held |= going.pull.is_short();
+                return true;
+            }
             // A copy that failed is not told apart from one that cannot be: the bytes come another way.
             going.copies.retain(|copy| match engine.memory_mut().is_copied(copy) {
                 Ok(done) => !done,
@@ -456,11 +485,14 @@ impl Pulls {
                     false
                 }
             });
-            let done = going.copies.is_empty();
+            // Short messages end in order, as those do that come through the ring.
+            let done = going.copies.is_empty() && !(held && going.pull.is_short());
             if done {
                 going.unload(engine);
                 ended.push((going.pull, std::mem::replace(&mut going.result, Pulled::Done)));
             }
+            unfinished += usize::from(!going.copies.is_empty());
+            held |= !done && going.pull.is_short();
             !done
         });
         let busy = ended.len() > before;
@@ -490,8 +522,9 @@ fn finish(memory: &mut HostMemory, copies: &[Copying]) {
     }
 }
 
-/// Starts to copy a message to where it is wanted, or else to the host.
-fn start(engine: &mut Engine<HostMemory>, pull: Pull, imported: &Arc<Imported>) -> Going {
+/// Starts to copy a message to where it is wanted, or else to the host. One that is short and alone is copied when this
+/// returns: to begin and to ask takes longer than to wait.
+fn start(engine: &mut Engine<HostMemory>, pull: Pull, imported: &Arc<Imported>, alone: bool) -> Going {
     let mut going = Going { pull, copies: Vec::new(), kept: None, result: Pulled::Done };
     let length = u64::from(pull.length);
     let Some(end) = pull.reference.offset.checked_add(length).filter(|end| *end <= imported.length()) else {
@@ -502,9 +535,13 @@ fn start(engine: &mut Engine<HostMemory>, pull: Pull, imported: &Arc<Imported>) 
     while done < length {
         let started = match engine.room(pull.id, done, length - done) {
             Ok(Room::Memory(memory, piece)) if piece.length > 0 => {
-                let started = memory.start_from_foreign(piece, imported.clone(), end - length + done);
+                let from = end - length + done;
                 done += piece.length;
-                started
+                if alone && piece.length <= at_once_max(memory, piece) {
+                    memory.copy_from_foreign(piece, &**imported, from).map(|()| None)
+                } else {
+                    memory.start_from_foreign(piece, imported.clone(), from).map(Some)
+                }
             }
             // Nobody wants it any more.
             Ok(Room::Nowhere) => return going,
@@ -513,7 +550,7 @@ fn start(engine: &mut Engine<HostMemory>, pull: Pull, imported: &Arc<Imported>) 
             Err(fault) => Err(fault),
         };
         match started {
-            Ok(copying) => going.copies.push(copying),
+            Ok(copying) => going.copies.extend(copying),
             Err(Fault::NotSupported) if going.copies.is_empty() => {
                 going.keep(engine, imported);
                 return going;
@@ -526,6 +563,14 @@ fn start(engine: &mut Engine<HostMemory>, pull: Pull, imported: &Arc<Imported>) 
         }
     }
     going
+}
+
+/// The longest piece that is waited for, rather than asked about.
+fn at_once_max(memory: &HostMemory, piece: Granted) -> u64 {
+    match memory.place(piece, Access::REMOTE_WRITE) {
+        Ok(place) if !place.is_host() => LOCAL_WITHIN_SYNC_BYTES,
+        _ => u64::from(LOCAL_DEVICE_SYNC_BYTES),
+    }
 }
 
 impl Going {

@@ -587,7 +587,7 @@ impl Local {
 }
 
 /// Who waits for room waits for that of a part.
-const WANTED_ROOM_BYTES: usize = crate::limits::LOCAL_FRAGMENT_BYTES;
+const WANTED_ROOM_BYTES: usize = weft_link::limits::PAYLOAD_MAX_BYTES;
 
 fn insert<T>(slots: &mut Vec<Option<T>>, item: T) -> u32 {
     match slots.iter().position(Option::is_none) {

@@ -16,11 +16,12 @@ use weft_mem::{HostMemory, Segment, SegmentMut};
 
 use super::attachment::Attachments;
 use super::bounce::{self, Bounces};
-use super::handle::{Reaching, Told};
+use super::handle::{self, Reaching, Told};
 use super::record::{self, Request, Response, Spans};
 use super::{LocalStatistics, Methods, WORD_CAN_ATTACH};
 use crate::limits::{
-    LOCAL_EAGER_MAX_BYTES, LOCAL_FRAGMENT_BYTES, LOCAL_QUESTIONS_MAX, LOCAL_RECORDS_PER_ROUND, LOCAL_REGIONS_MAX,
+    LOCAL_DEVICE_PARTS_MAX, LOCAL_EAGER_MAX_BYTES, LOCAL_FRAGMENT_BYTES, LOCAL_PARTS_IN_TURN, LOCAL_QUESTIONS_MAX,
+    LOCAL_RECORDS_PER_ROUND, LOCAL_REGIONS_MAX,
 };
 
 /// A channel to an endpoint of this node.
@@ -42,6 +43,8 @@ pub(super) struct Route {
     waiting: Waitings,
     /// Offered messages that were pulled, and are not all sent.
     pushes: VecDeque<u32>,
+    /// Parts of the first of them that were sent in its turn.
+    turn: u32,
     /// Arrivals at the target that must end without their message.
     aborts: VecDeque<u64>,
     pub(super) attachments: Attachments,
@@ -116,6 +119,7 @@ impl Route {
             begun: None,
             waiting: Waitings::default(),
             pushes: VecDeque::new(),
+            turn: 0,
             aborts: VecDeque::new(),
             attachments: Attachments::default(),
             told: Told::default(),
@@ -257,10 +261,15 @@ impl Route {
         // One part of a pulled message, then one command: neither can starve the other.
         let mut more = true;
         while std::mem::take(&mut more) {
-            if let Some(token) = self.pushes.pop_front() {
+            if let Some(token) = self.pushes.front().copied() {
                 let (again, sent) = self.push_part(engine, token, statistics)?;
-                if again {
-                    self.pushes.push_back(token);
+                self.turn += u32::from(sent);
+                if !again {
+                    self.pushes.pop_front();
+                    self.turn = 0;
+                } else if self.turn >= LOCAL_PARTS_IN_TURN {
+                    self.pushes.rotate_left(1);
+                    self.turn = 0;
                 }
                 more |= sent;
             }
@@ -294,11 +303,18 @@ impl Route {
         let Some(waiting) = self.waiting.get_mut(token) else { return Ok((false, false)) };
         let State::Pulled { arrival, sent } = waiting.state else { return Ok((false, false)) };
         let command = waiting.command;
-        let part = (command.length - sent).min(LOCAL_FRAGMENT_BYTES as u32);
-        let record = Request::Data.record(0, [arrival, u64::from(sent), 0, 0]);
+        let left = command.length - sent;
         let from = command.offset + u64::from(sent);
-        match push_local(self.channel.sender(), &record, engine.memory(), command.local, from, part as usize) {
-            Ok(()) => {}
+        let memory = engine.memory();
+        let record = |sent: u32| Request::Data.record(0, [arrival, u64::from(sent), 0, 0]);
+        let pushed = if handle::is_on_device(memory, &command) {
+            push_device(&mut self.channel, memory, &command, from, left, |after| record(sent + after))
+        } else {
+            let part = left.min(LOCAL_FRAGMENT_BYTES as u32);
+            push_local(self.channel.sender(), &record(sent), memory, command.local, from, part as usize).map(|()| part)
+        };
+        let part = match pushed {
+            Ok(part) => part,
             Err(Unsent::Full) => return Ok((true, false)),
             Err(Unsent::Broken) => return Err(Broken),
             Err(Unsent::Fault) => {
@@ -307,7 +323,7 @@ impl Route {
                 self.aborts.push_back(arrival);
                 return Ok((false, true));
             }
-        }
+        };
         statistics.fragments += 1;
         let sent = sent + part;
         waiting.state = State::Pulled { arrival, sent };
@@ -384,7 +400,7 @@ impl Route {
         } else if command.level == Level::Delivered || length > LOCAL_EAGER_MAX_BYTES {
             return self.offer(engine, command, flags, methods, statistics);
         }
-        if length > LOCAL_FRAGMENT_BYTES.max(INLINE_MAX_BYTES) {
+        if length > fragment_bytes(engine.memory(), command) as usize {
             let first = Request::Long.record(flags, words);
             return self.attempt_parts(engine, command, begun, &first, statistics);
         }
@@ -427,8 +443,9 @@ impl Route {
         let mut started = begun.unwrap_or(Started { token: NO_TOKEN, sent: 0 });
         let is_write = command.operation == Operation::Write;
         let mut first = *first;
+        let fragment = fragment_bytes(engine.memory(), command);
         while started.sent < command.length {
-            let part = (command.length - started.sent).min(LOCAL_FRAGMENT_BYTES as u32);
+            let part = (command.length - started.sent).min(fragment);
             if started.sent == 0 && is_write && started.token == NO_TOKEN {
                 // The token is taken before the record is made, and given back if there is no room for it.
                 started.token = self.waiting.insert(*command, State::Answer);
@@ -438,7 +455,7 @@ impl Route {
             let from = command.offset + u64::from(started.sent);
             let pushed = if is_write && self.waiting.get_mut(started.token).is_none() {
                 // It was refused, and its buffer is the user's again: the target counts the rest, and looks at none.
-                static NOTHING: [u8; LOCAL_FRAGMENT_BYTES] = [0; LOCAL_FRAGMENT_BYTES];
+                static NOTHING: [u8; PAYLOAD_MAX_BYTES] = [0; PAYLOAD_MAX_BYTES];
                 let rest = NOTHING.get(..part as usize).unwrap_or_default();
                 self.channel.sender().push(&record, rest).map_err(Unsent::from)
             } else {
@@ -537,7 +554,7 @@ impl Route {
             self.ask_for(command.key, command.peer);
         }
         let words = [command.address, command.immediate, u64::from(command.length), command.key];
-        if command.length as usize > LOCAL_FRAGMENT_BYTES {
+        if command.length > fragment_bytes(engine.memory(), command) {
             let mut bytes = [0; 16 * Spans::MAX];
             if begun.is_none()
                 && let Some(told) = self.spans(engine, command, methods, &mut bytes)
@@ -943,6 +960,46 @@ fn push_local(
     copy_local(memory, local, offset, claim.segment()).map_err(|_| Unsent::Fault)?;
     claim.commit(record);
     Ok(())
+}
+
+/// The longest part in which the bytes of a command go through the ring. A device takes long to begin to copy, and then is
+/// fast.
+#[inline]
+fn fragment_bytes(memory: &HostMemory, command: &Command) -> u32 {
+    let on_device = memory.uses_devices() && handle::is_on_device(memory, command);
+    if on_device { PAYLOAD_MAX_BYTES as u32 } else { LOCAL_FRAGMENT_BYTES as u32 }
+}
+
+/// Puts the next parts of a message in device memory into the ring, in one copy; how many bytes they have. The record of
+/// each is made with how many are before it.
+fn push_device(
+    channel: &mut Channel,
+    memory: &HostMemory,
+    command: &Command,
+    from: u64,
+    left: u32,
+    record: impl Fn(u32) -> Record,
+) -> Result<u32, Unsent> {
+    const PART: u32 = PAYLOAD_MAX_BYTES as u32;
+    if let Some(place) = memory.local_place(command.local) {
+        channel.make_known(place.kind);
+    }
+    let mut count = (left / PART).min(LOCAL_DEVICE_PARTS_MAX);
+    // Fewer where there is not as much room: the ring is not full then, and the target has something to do.
+    while count > 1 {
+        match channel.sender().claim_parts(PAYLOAD_MAX_BYTES, count) {
+            Ok(mut parts) => {
+                copy_local(memory, command.local, from, parts.segment()).map_err(|_| Unsent::Fault)?;
+                parts.commit(|part| record(part * PART));
+                return Ok(count * PART);
+            }
+            Err(PushError::Full) => count /= 2,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let part = left.min(PART);
+    push_local(channel.sender(), &record(0), memory, command.local, from, part as usize)?;
+    Ok(part)
 }
 
 /// Copies a part of a local buffer out.

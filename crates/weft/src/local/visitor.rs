@@ -8,6 +8,7 @@ use weft_core::engine::hall::{Arrival, ArrivalId, Begun, Delivery, MatchedArriva
 use weft_core::event::Failure;
 use weft_core::limits::ATOMIC_MAX_BYTES;
 use weft_core::memory::{Access, Fault, Granted, LocalKey, Memory};
+use weft_link::limits::PAYLOAD_MAX_BYTES;
 use weft_link::shm::{Broken, Channel, PushError, Record};
 use weft_mem::attach::{self, Span, TransferError};
 use weft_mem::{HostMemory, Segment};
@@ -113,6 +114,8 @@ enum Outcome {
     Blocked,
     /// It stays until there is room for its answer.
     NoRoom,
+    /// It stays until the messages before it have arrived.
+    Early,
 }
 
 /// A payload in the ring.
@@ -254,6 +257,9 @@ impl Visitor {
         let Some(incoming) = self.channel.receiver().peek()? else { return Ok(None) };
         let record = incoming.record();
         let request = Request::of(&record).ok_or(Broken)?;
+        if matches!(request, Request::Send | Request::Long) && self.pulls.has_short() {
+            return Ok(Some(Outcome::Early));
+        }
         if request == Request::Send {
             if record::length_of(&record) as usize != incoming.length() {
                 return Err(Broken);
@@ -476,6 +482,12 @@ impl Visitor {
             }
             return self.answer(token, Ok(()));
         }
+        if let (Some(id), true) = (offer.id, offer.spans.is_some())
+            && is_for_device(engine, id, offer.length)
+        {
+            // Through the ring its sender takes part in the work: measured 6 GB/s against 4 on an H200's host.
+            offer.spans = None;
+        }
         if let (Some(id), true) = (offer.id, offer.spans.is_some()) {
             self.transfers.push_back(Transfer { done: 0, what: Copying::Offer(index, id) });
             return Ok(());
@@ -678,14 +690,23 @@ impl Visitor {
         while self.answers.is_empty()
             && let Some(read) = self.reads.front_mut()
         {
-            let part = (read.length - read.sent).min(LOCAL_FRAGMENT_BYTES as u32);
+            let (memory, at) = (engine.memory(), read.address.wrapping_add(u64::from(read.sent)));
+            let left = u64::from(read.length - read.sent);
+            let of = memory.remote(read.key, at, left, Access::REMOTE_READ);
+            let fragment = match of.and_then(|of| memory.place(of, Access::REMOTE_READ)) {
+                Ok(place) if !place.is_host() => {
+                    self.channel.make_known(place.kind);
+                    PAYLOAD_MAX_BYTES
+                }
+                _ => LOCAL_FRAGMENT_BYTES,
+            };
+            let part = (read.length - read.sent).min(fragment as u32);
             let mut claim = match self.channel.sender().claim(part as usize) {
                 Ok(claim) => claim,
                 Err(PushError::Full) => return Ok(moved),
                 Err(PushError::Broken | PushError::TooLong) => return Err(Broken),
             };
             moved = true;
-            let (memory, at) = (engine.memory(), read.address.wrapping_add(u64::from(read.sent)));
             let copied = memory
                 .remote(read.key, at, u64::from(part), Access::REMOTE_READ)
                 .and_then(|piece| memory.copy_out(piece, claim.segment()));
@@ -873,6 +894,17 @@ fn message(visitor: &Arrival, record: &Record) -> Arrival {
         immediate: record::immediate_of(record),
         length: record::length_of(record),
         ..*visitor
+    }
+}
+
+/// Whether a message goes to a device's memory.
+fn is_for_device(engine: &mut Engine<HostMemory>, id: ArrivalId, length: u32) -> bool {
+    let uses_devices = engine.memory().uses_devices();
+    match engine.room(id, 0, u64::from(length)) {
+        Ok(Room::Memory(memory, piece)) if uses_devices => {
+            memory.place(piece, Access::REMOTE_WRITE).is_ok_and(|place| !place.is_host())
+        }
+        _ => false,
     }
 }
 

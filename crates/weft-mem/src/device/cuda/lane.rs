@@ -15,7 +15,7 @@ use super::driver::{
     Context, Driver, EVENT_DISABLE_TIMING, EventHandle, HOST_PORTABLE, MEMORY_HOST, STREAM_NON_BLOCKING, Stream, call,
 };
 use crate::copy;
-use crate::limits::{CUDA_LANES_READY, CUDA_STREAMS, STAGING_BYTES, STAGING_UNASKED_MAX_BYTES};
+use crate::limits::{CUDA_IN_ORDER_BYTES, CUDA_LANES_READY, CUDA_STREAMS, STAGING_BYTES, STAGING_UNASKED_MAX_BYTES};
 
 /// What was made of a device when it was first used. It stays until the process ends, as its context does.
 pub(super) struct Ready {
@@ -113,7 +113,15 @@ impl Ready {
     ) -> Result<EventHandle, DeviceError> {
         let event = lock(&self.events).pop();
         let event = event.map_or_else(|| new_event(driver), Ok)?;
-        let turn = self.next.fetch_add(1, Ordering::Relaxed) % CUDA_STREAMS;
+        // Long ones of one direction one behind the other: side by side they would take as long, and all end at the same
+        // time, so that the device has nothing to do until the next ones come.
+        let bytes: usize = pieces.iter().map(|piece| piece.length).sum();
+        let turn = match direction {
+            _ if bytes < CUDA_IN_ORDER_BYTES => self.next.fetch_add(1, Ordering::Relaxed) % CUDA_STREAMS,
+            Direction::Within => 0,
+            Direction::ToDevice => 1,
+            Direction::FromDevice => 2,
+        };
         let Some(stream) = self.streams.get(turn).copied() else {
             return Err(DeviceError::NotSupported);
         };

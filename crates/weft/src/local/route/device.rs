@@ -11,7 +11,7 @@ use super::super::handle::{self, DeviceNote, Handles, Reached, Reference};
 use super::super::record::{self, Request};
 use super::super::{LocalStatistics, Methods};
 use super::{Attempt, Route, State, flags_of};
-use crate::limits::{LOCAL_BOUNCE_BYTES, LOCAL_BOUNCE_MIN_BYTES, LOCAL_EAGER_MAX_BYTES, LOCAL_HANDLE_MIN_BYTES};
+use crate::limits::{LOCAL_BOUNCE_BYTES, LOCAL_BOUNCE_MIN_BYTES, LOCAL_EAGER_MAX_BYTES};
 
 impl Route {
     /// A command in a node that uses devices.
@@ -25,6 +25,11 @@ impl Route {
     ) -> Result<Attempt, Broken> {
         if let Some(attempt) = self.attempt_device(engine, command, statistics)? {
             return Ok(attempt);
+        }
+        if handle::is_on_device(engine.memory(), command)
+            && let Some(place) = engine.memory().local_place(command.local)
+        {
+            self.channel.make_known(place.kind);
         }
         let direct = statistics.direct;
         let attempt = self.attempt_plain(engine, command, None, methods, statistics)?;
@@ -49,17 +54,14 @@ impl Route {
             _ => {}
         }
         if !matches!(command.operation, Operation::Send | Operation::TaggedSend)
-            || length < LOCAL_BOUNCE_MIN_BYTES
             || !handle::is_on_device(engine.memory(), command)
         {
             return Ok(None);
         }
-        if length >= LOCAL_HANDLE_MIN_BYTES
-            && let Some(reference) = self.told.refer(&self.channel, engine.memory(), command)
-        {
+        if let Some(reference) = self.told.refer(&self.channel, engine.memory(), command) {
             return self.offer_by_handle(command, reference, statistics).map(Some);
         }
-        if length <= LOCAL_BOUNCE_BYTES && command.level != Level::Delivered {
+        if (LOCAL_BOUNCE_MIN_BYTES..=LOCAL_BOUNCE_BYTES).contains(&length) && command.level != Level::Delivered {
             return self.bounce(engine, command, statistics);
         }
         Ok(None)
