@@ -319,12 +319,17 @@ fn a_peer_killed_between_claim_and_commit_is_noticed() {
         channel.sender().push(&Record::default(), b"whole").unwrap();
         let mut claim = channel.sender().claim(1000).unwrap();
         assert!(claim.segment().copy_from(&[1; 1000]));
+        // Who dies before it is let in was never there.
+        while channel.receiver().is_empty() {
+            std::thread::yield_now();
+        }
         // SAFETY: no memory is involved.
         unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
         unreachable!();
     }
     let mut child = another_process("tests::a_peer_killed_between_claim_and_commit_is_noticed", &local.to_string());
     let (mut channel, _) = accepted(&mut node);
+    channel.sender().push(&Record::default(), b"welcome").unwrap();
     assert!(matches!(next_event(&mut node), NodeEvent::Closed(id) if id == channel.id()));
     assert!(!child.wait().unwrap().success());
     assert_eq!(take(channel.receiver()).1, b"whole");
