@@ -29,9 +29,9 @@ use weft_mem::cache::Imported;
 use weft_mem::device::{Handle, Place};
 use weft_mem::{HostMemory, Mapping, Segment};
 
+use super::bytes::read_local;
 use super::handle::{self, DeviceNote, Handles};
 use super::record::failure_of;
-use super::route::read_local;
 use super::{WORD_BUSY, WORD_FIRST_GRANT};
 use crate::limits::{LOCAL_CLOSE_US, LOCAL_DEVICE_LET_GO_US, LOCAL_LET_GO_US, LOCAL_REGIONS_MAX};
 

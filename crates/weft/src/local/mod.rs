@@ -19,6 +19,7 @@
 
 mod attachment;
 mod bounce;
+mod bytes;
 mod handle;
 mod record;
 mod route;

@@ -1,6 +1,7 @@
 //! The initiator's side of a channel: what this node's user asks a peer of the same node for.
 
 mod device;
+mod waiting;
 
 use std::collections::VecDeque;
 
@@ -8,21 +9,23 @@ use weft_core::address::Address;
 use weft_core::command::{Command, CommandFlags, EndpointId, Level, Operation};
 use weft_core::engine::Engine;
 use weft_core::event::Failure;
-use weft_core::memory::{Fault, LocalKey, Memory};
 use weft_link::limits::{INLINE_MAX_BYTES, PAYLOAD_MAX_BYTES};
-use weft_link::shm::{Broken, Channel, PushError, Record, Sender};
+use weft_link::shm::{Broken, Channel, PushError, Record};
 use weft_mem::attach::Span;
-use weft_mem::{HostMemory, Segment, SegmentMut};
+use weft_mem::{HostMemory, Segment};
 
 use super::attachment::Attachments;
 use super::bounce::{self, Bounces};
+use super::bytes::{Unsent, fragment_bytes, push_device, push_local, read_local, write_local};
 use super::handle::{self, Reaching, Told};
 use super::record::{self, Request, Response, Spans};
 use super::{LocalStatistics, Methods, WORD_CAN_ATTACH};
 use crate::limits::{
-    LOCAL_DEVICE_PARTS_MAX, LOCAL_EAGER_MAX_BYTES, LOCAL_FRAGMENT_BYTES, LOCAL_PARTS_IN_TURN, LOCAL_QUESTIONS_MAX,
-    LOCAL_RECORDS_PER_ROUND, LOCAL_REGIONS_MAX,
+    LOCAL_EAGER_MAX_BYTES, LOCAL_FRAGMENT_BYTES, LOCAL_PARTS_IN_TURN, LOCAL_QUESTIONS_MAX, LOCAL_RECORDS_PER_ROUND,
 };
+
+pub(super) use waiting::WAITING_MAX;
+use waiting::{NO_TOKEN, State, Waiting, Waitings};
 
 /// A channel to an endpoint of this node.
 pub(super) struct Route {
@@ -59,32 +62,6 @@ pub(super) struct Route {
 struct Started {
     token: u32,
     sent: u32,
-}
-
-/// A command that an answer is awaited for.
-struct Waiting {
-    command: Command,
-    state: State,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
-    /// Until the target says that it is done.
-    Answer,
-    /// Until the target wants it. It may be reading it already if it was told where it lies.
-    Offered { readable: bool },
-    /// The same, and the target was asked to forget it. It says whether it has, or fetches it nevertheless.
-    Withdrawn,
-    /// The target copies it out of a bounce buffer.
-    Bounced { slot: u32 },
-    /// The target wants it: this much has been sent.
-    Pulled { arrival: u64, sent: u32 },
-    /// Until all bytes have come.
-    Reading { received: u32 },
-    /// Until the device has copied.
-    Reaching,
-    /// Until the target says whether this node may reach a region by itself.
-    Attach,
 }
 
 /// What became of an attempt.
@@ -848,211 +825,4 @@ fn send_record(command: &Command, length: u32) -> Record {
 
 fn flags_of(command: &Command) -> u8 {
     if command.has(CommandFlags::IMMEDIATE) { record::IMMEDIATE } else { 0 }
-}
-
-/// Commands of one route that may be under way.
-pub(super) const WAITING_MAX: usize = 1 << 19;
-
-/// No command has it: there are fewer places.
-const NO_TOKEN: u32 = u32::MAX;
-
-/// Commands that answers are awaited for, by their token: a place, and above it how often that was used, so that a late
-/// answer to what was given up does not meet another command.
-#[derive(Default)]
-struct Waitings {
-    slots: Vec<Slot>,
-    free: Vec<u32>,
-    length: usize,
-    /// Of them, questions that no user asked.
-    questions: usize,
-}
-
-#[derive(Default)]
-struct Slot {
-    waiting: Option<Waiting>,
-    uses: u32,
-}
-
-const PLACE_BITS: u32 = 20;
-const PLACES: u32 = 1 << PLACE_BITS;
-/// The highest bit is that of tokens of another kind (`bounce`).
-const USES: u32 = 1 << (31 - PLACE_BITS);
-const _: () = assert!(WAITING_MAX + LOCAL_REGIONS_MAX < PLACES as usize);
-
-impl Waitings {
-    fn insert(&mut self, command: Command, state: State) -> u32 {
-        self.length += 1;
-        self.questions += usize::from(state == State::Attach);
-        let place = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot::default());
-            self.slots.len() as u32 - 1
-        });
-        let Some(slot) = self.slots.get_mut(place as usize) else { return NO_TOKEN };
-        slot.waiting = Some(Waiting { command, state });
-        slot.uses << PLACE_BITS | place
-    }
-
-    fn slot_mut(&mut self, token: u32) -> Option<&mut Slot> {
-        let slot = self.slots.get_mut((token % PLACES) as usize)?;
-        (slot.uses << PLACE_BITS == token / PLACES * PLACES).then_some(slot)
-    }
-
-    fn get_mut(&mut self, token: u32) -> Option<&mut Waiting> {
-        self.slot_mut(token)?.waiting.as_mut()
-    }
-
-    fn remove(&mut self, token: u32) -> Option<Waiting> {
-        let slot = self.slot_mut(token)?;
-        let waiting = slot.waiting.take()?;
-        slot.uses = (slot.uses + 1) % USES;
-        self.free.push(token % PLACES);
-        self.length -= 1;
-        self.questions -= usize::from(waiting.state == State::Attach);
-        Some(waiting)
-    }
-
-    fn find(&self, wanted: impl Fn(&Waiting) -> bool) -> Option<u32> {
-        let place = self.slots.iter().position(|slot| slot.waiting.as_ref().is_some_and(&wanted))?;
-        self.slots.get(place).map(|slot| slot.uses << PLACE_BITS | place as u32)
-    }
-
-    /// Operations of the user.
-    fn operations(&self) -> usize {
-        self.length - self.questions
-    }
-}
-
-/// Why bytes did not get into the ring.
-enum Unsent {
-    Full,
-    Broken,
-    /// Our own buffer cannot be read.
-    Fault,
-}
-
-impl From<PushError> for Unsent {
-    fn from(error: PushError) -> Unsent {
-        match error {
-            PushError::Full => Unsent::Full,
-            PushError::Broken | PushError::TooLong => Unsent::Broken,
-        }
-    }
-}
-
-/// Puts a part of a local buffer into the ring.
-#[inline]
-fn push_local(
-    sender: &mut Sender,
-    record: &Record,
-    memory: &HostMemory,
-    local: LocalKey,
-    offset: u64,
-    length: usize,
-) -> Result<(), Unsent> {
-    if length <= INLINE_MAX_BYTES {
-        let mut bytes = [0; INLINE_MAX_BYTES];
-        let payload = bytes.get_mut(..length).unwrap_or_default();
-        read_local(memory, local, offset, payload).map_err(|_| Unsent::Fault)?;
-        return Ok(sender.push(record, payload)?);
-    }
-    debug_assert!(length <= PAYLOAD_MAX_BYTES, "a payload fits the ring");
-    let mut claim = sender.claim(length)?;
-    copy_local(memory, local, offset, claim.segment()).map_err(|_| Unsent::Fault)?;
-    claim.commit(record);
-    Ok(())
-}
-
-/// The longest part in which the bytes of a command go through the ring. A device takes long to begin to copy, and then is
-/// fast.
-#[inline]
-fn fragment_bytes(memory: &HostMemory, command: &Command) -> u32 {
-    let on_device = memory.uses_devices() && handle::is_on_device(memory, command);
-    if on_device { PAYLOAD_MAX_BYTES as u32 } else { LOCAL_FRAGMENT_BYTES as u32 }
-}
-
-/// Puts the next parts of a message in device memory into the ring, in one copy; how many bytes they have. The record of
-/// each is made with how many are before it.
-fn push_device(
-    channel: &mut Channel,
-    memory: &HostMemory,
-    command: &Command,
-    from: u64,
-    left: u32,
-    record: impl Fn(u32) -> Record,
-) -> Result<u32, Unsent> {
-    const PART: u32 = PAYLOAD_MAX_BYTES as u32;
-    if let Some(place) = memory.local_place(command.local) {
-        channel.make_known(place.kind);
-    }
-    let mut count = (left / PART).min(LOCAL_DEVICE_PARTS_MAX);
-    // Fewer where there is not as much room: the ring is not full then, and the target has something to do.
-    while count > 1 {
-        match channel.sender().claim_parts(PAYLOAD_MAX_BYTES, count) {
-            Ok(mut parts) => {
-                copy_local(memory, command.local, from, parts.segment()).map_err(|_| Unsent::Fault)?;
-                parts.commit(|part| record(part * PART));
-                return Ok(count * PART);
-            }
-            Err(PushError::Full) => count /= 2,
-            Err(error) => return Err(error.into()),
-        }
-    }
-    let part = left.min(PART);
-    push_local(channel.sender(), &record(0), memory, command.local, from, part as usize)?;
-    Ok(part)
-}
-
-/// Copies a part of a local buffer out.
-#[inline]
-pub(super) fn read_local(memory: &HostMemory, local: LocalKey, offset: u64, into: &mut [u8]) -> Result<(), Fault> {
-    let mut done = 0;
-    while done < into.len() {
-        let left = (into.len() - done) as u64;
-        let piece = memory.local(local, offset + done as u64, left)?;
-        let end = done + piece.length as usize;
-        match into.get_mut(done..end) {
-            Some(part) if !part.is_empty() => memory.read(piece, part)?,
-            _ => return Err(Fault::OutOfBounds),
-        }
-        done = end;
-    }
-    Ok(())
-}
-
-/// Copies a part of a local buffer into shared memory.
-pub(super) fn copy_local(
-    memory: &HostMemory,
-    local: LocalKey,
-    mut offset: u64,
-    mut into: SegmentMut<'_>,
-) -> Result<(), Fault> {
-    while !into.is_empty() {
-        let piece = memory.local(local, offset, into.len() as u64)?;
-        if piece.length == 0 {
-            return Err(Fault::OutOfBounds);
-        }
-        let (part, rest) = into.split_at(piece.length as usize).ok_or(Fault::OutOfBounds)?;
-        memory.copy_out(piece, part)?;
-        offset += piece.length;
-        into = rest;
-    }
-    Ok(())
-}
-
-/// Copies shared memory into a part of a local buffer.
-pub(super) fn write_local(
-    memory: &mut HostMemory,
-    local: LocalKey,
-    offset: u64,
-    from: Segment<'_>,
-) -> Result<(), Fault> {
-    let mut done = 0;
-    while done < from.len() {
-        let piece = memory.local(local, offset + done as u64, (from.len() - done) as u64)?;
-        let length = piece.length as usize;
-        let part = from.part(done, length).filter(|part| !part.is_empty()).ok_or(Fault::OutOfBounds)?;
-        memory.copy_in(piece, part)?;
-        done += length;
-    }
-    Ok(())
 }
