@@ -75,6 +75,18 @@ enum Attempt {
 }
 
 impl Attempt {
+    /// It was done straight in the target's memory.
+    fn reached(
+        engine: &mut Engine<HostMemory>,
+        command: &Command,
+        result: Result<(), Failure>,
+        statistics: &mut LocalStatistics,
+    ) -> Attempt {
+        statistics.direct += 1;
+        engine.report(command, result);
+        Attempt::Taken
+    }
+
     fn failed(error: PushError) -> Result<Attempt, Broken> {
         match error {
             PushError::Full => Ok(Attempt::Full),
@@ -524,9 +536,7 @@ impl Route {
         let flags = flags_of(command);
         if begun.is_none() && flags & record::IMMEDIATE == 0 {
             if let Some(result) = self.attachments.write(&self.channel, engine, command) {
-                statistics.direct += 1;
-                engine.report(command, result);
-                return Ok(Attempt::Taken);
+                return Ok(Attempt::reached(engine, command, result, statistics));
             }
             self.ask_for(command.key, command.peer);
         }
@@ -567,9 +577,7 @@ impl Route {
         statistics: &mut LocalStatistics,
     ) -> Result<Attempt, Broken> {
         if let Some(result) = self.attachments.read(&self.channel, engine, command) {
-            statistics.direct += 1;
-            engine.report(command, result);
-            return Ok(Attempt::Taken);
+            return Ok(Attempt::reached(engine, command, result, statistics));
         }
         self.ask_for(command.key, command.peer);
         let words = [command.address, 0, u64::from(command.length), command.key];
@@ -590,9 +598,7 @@ impl Route {
         statistics: &mut LocalStatistics,
     ) -> Result<Attempt, Broken> {
         if let Some(result) = self.attachments.atomic(&self.channel, engine, command) {
-            statistics.direct += 1;
-            engine.report(command, result);
-            return Ok(Attempt::Taken);
+            return Ok(Attempt::reached(engine, command, result, statistics));
         }
         self.ask_for(command.key, command.peer);
         let class = match command.operation {

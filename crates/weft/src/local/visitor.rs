@@ -1,26 +1,25 @@
 //! The target's side of a channel: what a peer of the same node asks of this one. Nothing that it says is believed.
 
+mod memory;
+mod transfer;
+
 use std::collections::VecDeque;
 
-use weft_core::atomic::AtomicClass;
 use weft_core::engine::Engine;
 use weft_core::engine::hall::{Arrival, ArrivalId, Begun, Delivery, MatchedArrival, Payload, Room};
 use weft_core::event::Failure;
-use weft_core::limits::ATOMIC_MAX_BYTES;
-use weft_core::memory::{Access, Fault, Granted, LocalKey, Memory};
-use weft_link::limits::PAYLOAD_MAX_BYTES;
+use weft_core::memory::{Access, Fault, Granted, LocalKey};
 use weft_link::shm::{Broken, Channel, PushError, Record};
-use weft_mem::attach::{self, Span, TransferError};
+use weft_mem::attach::Span;
 use weft_mem::{HostMemory, Segment};
 
 use super::LocalStatistics;
 use super::attachment::Granting;
 use super::handle::{Handles, Note, Pull, Pulled, Pulls, Reference};
 use super::record::{self, Request, Response, Spans};
-use crate::limits::{
-    LOCAL_ATTACH_BYTES, LOCAL_ATTACH_TO_DEVICE_MAX_BYTES, LOCAL_FRAGMENT_BYTES, LOCAL_QUESTIONS_MAX,
-    LOCAL_RECORDS_PER_ROUND,
-};
+use crate::limits::{LOCAL_ATTACH_TO_DEVICE_MAX_BYTES, LOCAL_QUESTIONS_MAX, LOCAL_RECORDS_PER_ROUND};
+
+use memory::write_remote;
 
 /// A channel from an endpoint of this node.
 pub(super) struct Visitor {
@@ -600,269 +599,6 @@ impl Visitor {
         Outcome::Taken
     }
 
-    // ------------------------------------------------------------------ our memory
-
-    fn write(&mut self, engine: &mut Engine<HostMemory>, record: &Record) -> Result<Outcome, Broken> {
-        let write = Write {
-            token: record::token_of(record),
-            key: record.words[3],
-            address: record.words[0],
-            length: record::length_of(record),
-            immediate: record::immediate_of(record),
-        };
-        let by_spans = record.flags & record::SPANS != 0;
-        let part = self.payload()?.len() as u32;
-        if !matches!(self.incoming, Incoming::Nothing)
-            || !by_spans && (part > write.length || part == 0 && write.length > 0)
-        {
-            return Err(Broken);
-        }
-        let allowed = engine.memory().remote(write.key, write.address, u64::from(write.length), Access::REMOTE_WRITE);
-        if let Err(fault) = allowed {
-            if !by_spans && part < write.length {
-                self.incoming = Incoming::Skip { left: write.length - part };
-            }
-            self.answer(write.token, Err(record::failure_of(fault)))?;
-            return Ok(Outcome::Taken);
-        }
-        // Nonsense is found before a place is reserved.
-        let spans = if by_spans { Some(self.spans(write.length)?) } else { None };
-        if self.transfers.len() >= LOCAL_QUESTIONS_MAX
-            || write.immediate.is_some() && !engine.reserve_remote_write(self.arrival.endpoint)
-        {
-            return Ok(Outcome::Blocked);
-        }
-        if let Some(spans) = spans {
-            self.transfers.push_back(Transfer { done: 0, what: Copying::Write(write, spans) });
-            return Ok(Outcome::Taken);
-        }
-        if write.length == 0 {
-            self.written(engine, &write, Ok(()))?;
-            return Ok(Outcome::Taken);
-        }
-        self.incoming = Incoming::Write { write, received: 0 };
-        self.more(engine)
-    }
-
-    /// A write is complete, or has failed.
-    fn written(
-        &mut self,
-        engine: &mut Engine<HostMemory>,
-        write: &Write,
-        result: Result<(), Fault>,
-    ) -> Result<(), Broken> {
-        // Nobody is told before the bytes are where they belong, in a device's memory too.
-        let result = result.and_then(|()| engine.memory_mut().settle());
-        if result.is_ok() {
-            engine.remote_write(&Arrival { immediate: write.immediate, length: write.length, ..self.arrival });
-        } else if write.immediate.is_some() {
-            engine.unreserve_remote_write(self.arrival.endpoint);
-        }
-        self.answer(write.token, result.map_err(record::failure_of))
-    }
-
-    fn read(&mut self, engine: &mut Engine<HostMemory>, record: &Record) -> Result<Outcome, Broken> {
-        let (token, length) = (record::token_of(record), record::length_of(record));
-        let read = Read { token, key: record.words[3], address: record.words[0], length, sent: 0 };
-        let spans = if record.flags & record::SPANS != 0 { Some(self.spans(length)?) } else { None };
-        if self.reads.len() + self.transfers.len() >= LOCAL_QUESTIONS_MAX {
-            return Ok(Outcome::Blocked);
-        }
-        let allowed = engine.memory().remote(read.key, read.address, u64::from(length), Access::REMOTE_READ);
-        if let Err(fault) = allowed {
-            self.answer(token, Err(record::failure_of(fault)))?;
-            return Ok(Outcome::Taken);
-        }
-        match spans {
-            Some(spans) => self.transfers.push_back(Transfer { done: 0, what: Copying::Read(read, spans) }),
-            None if length == 0 => {
-                engine.remote_read(self.arrival.endpoint);
-                self.answer(token, Ok(()))?;
-            }
-            None => self.reads.push_back(read),
-        }
-        Ok(Outcome::Taken)
-    }
-
-    /// Puts what is read into the ring, as far as there is room.
-    fn send_reads(
-        &mut self,
-        engine: &mut Engine<HostMemory>,
-        statistics: &mut LocalStatistics,
-    ) -> Result<bool, Broken> {
-        let mut moved = false;
-        while self.answers.is_empty()
-            && let Some(read) = self.reads.front_mut()
-        {
-            let (memory, at) = (engine.memory(), read.address.wrapping_add(u64::from(read.sent)));
-            let left = u64::from(read.length - read.sent);
-            let of = memory.remote(read.key, at, left, Access::REMOTE_READ);
-            let fragment = match of.and_then(|of| memory.place(of, Access::REMOTE_READ)) {
-                Ok(place) if !place.is_host() => {
-                    self.channel.make_known(place.kind);
-                    PAYLOAD_MAX_BYTES
-                }
-                _ => LOCAL_FRAGMENT_BYTES,
-            };
-            let part = (read.length - read.sent).min(fragment as u32);
-            let mut claim = match self.channel.sender().claim(part as usize) {
-                Ok(claim) => claim,
-                Err(PushError::Full) => return Ok(moved),
-                Err(PushError::Broken | PushError::TooLong) => return Err(Broken),
-            };
-            moved = true;
-            let copied = memory
-                .remote(read.key, at, u64::from(part), Access::REMOTE_READ)
-                .and_then(|piece| memory.copy_out(piece, claim.segment()));
-            let token = read.token;
-            if let Err(fault) = copied {
-                self.reads.pop_front();
-                self.answer(token, Err(record::failure_of(fault)))?;
-                continue;
-            }
-            claim.commit(&Response::Data.record(u64::from(token), u64::from(read.sent)));
-            statistics.fragments += 1;
-            read.sent += part;
-            if read.sent == read.length {
-                self.reads.pop_front();
-                engine.remote_read(self.arrival.endpoint);
-            }
-        }
-        Ok(moved)
-    }
-
-    fn atomic(&mut self, engine: &mut Engine<HostMemory>, record: &Record) -> Result<Outcome, Broken> {
-        let token = record::token_of(record);
-        // The room for the answer comes first: an atomic must not be executed twice.
-        match self.channel.sender().claim(ATOMIC_MAX_BYTES as usize) {
-            Ok(_room) => {}
-            Err(PushError::Full) => return Ok(Outcome::NoRoom),
-            Err(PushError::Broken | PushError::TooLong) => return Err(Broken),
-        }
-        let (call, class) = record::unpack_atomic(record.words[1]);
-        let (class, fetches) = match class {
-            0 => (AtomicClass::Plain, false),
-            1 => (AtomicClass::Fetch, true),
-            2 => (AtomicClass::Compare, true),
-            _ => return Err(Broken),
-        };
-        let mut bytes = [0; ATOMIC_MAX_BYTES as usize];
-        let payload = self.payload()?;
-        let operands = bytes.get_mut(..payload.len()).ok_or(Broken)?;
-        let _same_length = payload.copy_to(operands);
-        let mut results = [0; ATOMIC_MAX_BYTES as usize];
-        let outcome = call.check(class).and_then(|_| {
-            let element_bytes = call.bytes().filter(|bytes| *bytes > 0).ok_or(Fault::OutOfBounds)?;
-            if call.payload_bytes() != Some(operands.len()) {
-                return Err(Fault::OutOfBounds);
-            }
-            let results = results.get_mut(..if fetches { element_bytes } else { 0 }).ok_or(Fault::OutOfBounds)?;
-            let (compares, operands) = match class {
-                AtomicClass::Compare => operands.split_at(operands.len() / 2),
-                _ => (&[] as &[u8], &*operands),
-            };
-            let memory = engine.memory_mut();
-            let piece = memory.remote(record.words[3], record.words[0], element_bytes as u64, Access::REMOTE_ATOMIC)?;
-            memory.atomic(piece, call, operands, compares, results)?;
-            memory.settle()?;
-            Ok(element_bytes)
-        });
-        match outcome {
-            Ok(element_bytes) => {
-                engine.remote_write(&Arrival { immediate: None, ..self.arrival });
-                if !fetches {
-                    self.answer(token, Ok(()))?;
-                    return Ok(Outcome::Taken);
-                }
-                let results = results.get(..element_bytes).unwrap_or_default();
-                match self.channel.sender().push(&Response::Result.record(u64::from(token), 0), results) {
-                    Ok(()) => Ok(Outcome::Taken),
-                    Err(_) => Err(Broken),
-                }
-            }
-            Err(fault) => self.answer(token, Err(record::failure_of(fault))).map(|()| Outcome::Taken),
-        }
-    }
-
-    // ------------------------------------------------------------------ copies in the peer's memory
-
-    /// One piece of the oldest copy.
-    fn transfer(&mut self, engine: &mut Engine<HostMemory>, statistics: &mut LocalStatistics) -> Result<(), Broken> {
-        let Some(mut transfer) = self.transfers.pop_front() else { return Ok(()) };
-        let pid = self.channel.peer_pid();
-        let done = transfer.done;
-        let copied = match &transfer.what {
-            Copying::Offer(index, wanted) => match self.offers.get(*index as usize) {
-                Some(Some(Offer { id: Some(id), spans: Some(spans), length, .. })) if id == wanted => {
-                    let part = (u64::from(*length) - done).min(LOCAL_ATTACH_BYTES);
-                    match engine.room(*id, done, part) {
-                        Ok(Room::Memory(memory, piece)) => attach::fetch(pid, spans, done, memory, &[piece]),
-                        // Nobody wants it any more.
-                        Ok(Room::Bytes(_) | Room::Nowhere) => Ok((u64::from(*length) - done) as usize),
-                        Err(fault) => Err(TransferError::Local(fault)),
-                    }
-                }
-                _ => return Ok(()),
-            },
-            Copying::Write(write, spans) => {
-                let part = (u64::from(write.length) - done).min(LOCAL_ATTACH_BYTES);
-                let at = write.address.wrapping_add(done);
-                let memory = engine.memory_mut();
-                match memory.remote(write.key, at, part, Access::REMOTE_WRITE) {
-                    Ok(piece) => attach::fetch(pid, spans, done, memory, &[piece]),
-                    Err(fault) => Err(TransferError::Local(fault)),
-                }
-            }
-            Copying::Read(read, spans) => {
-                let part = (u64::from(read.length) - done).min(LOCAL_ATTACH_BYTES);
-                let memory = engine.memory();
-                match memory.remote(read.key, read.address.wrapping_add(done), part, Access::REMOTE_READ) {
-                    Ok(piece) => attach::store(pid, spans, done, memory, &[piece]),
-                    Err(fault) => Err(TransferError::Local(fault)),
-                }
-            }
-        };
-        let length = match &transfer.what {
-            Copying::Offer(index, _) => {
-                self.offers.get(*index as usize).and_then(Option::as_ref).map_or(0, |offer| offer.length)
-            }
-            Copying::Write(write, _) => write.length,
-            Copying::Read(read, _) => read.length,
-        };
-        transfer.done += *copied.as_ref().unwrap_or(&0) as u64;
-        if copied.is_ok() && transfer.done < u64::from(length) {
-            self.transfers.push_front(transfer);
-            return Ok(());
-        }
-        statistics.attached += u64::from(copied.is_ok());
-        let settled = engine.memory_mut().settle();
-        let failed = copied.err().or_else(|| settled.err().map(TransferError::Local)).map(|error| match error {
-            TransferError::Local(fault) => (fault, true),
-            _ => (Fault::Failed, false),
-        });
-        match transfer.what {
-            Copying::Offer(index, _) => {
-                let offer = self.offers.get_mut(index as usize).and_then(Option::take);
-                self.forget(index);
-                let Some(Offer { id: Some(id), token, .. }) = offer else { return Ok(()) };
-                let (here, there) = match failed {
-                    None => (Ok(()), Ok(())),
-                    Some((fault, true)) => (Err(local(fault)), Err(Failure::OperationFailed)),
-                    Some((_, false)) => (Err(Failure::Aborted), Err(Failure::OperationFailed)),
-                };
-                engine.end_arrival(id, here);
-                self.answer(token, there)
-            }
-            Copying::Write(write, _) => self.written(engine, &write, failed.map_or(Ok(()), |(fault, _)| Err(fault))),
-            Copying::Read(read, _) => {
-                if failed.is_none() {
-                    engine.remote_read(self.arrival.endpoint);
-                }
-                self.answer(read.token, failed.map_or(Ok(()), |(fault, _)| Err(record::failure_of(fault))))
-            }
-        }
-    }
-
     /// The peer is gone: what it began does not end well.
     pub(super) fn fail(&mut self, engine: &mut Engine<HostMemory>) {
         self.pulls.close(engine);
@@ -935,20 +671,6 @@ fn place(engine: &mut Engine<HostMemory>, id: ArrivalId, offset: u64, from: Segm
             return Err(Fault::OutOfBounds);
         }
         done += placed;
-    }
-    Ok(())
-}
-
-/// Puts a part of a write where it belongs.
-fn write_remote(memory: &mut HostMemory, key: u64, address: u64, offset: u64, from: Segment<'_>) -> Result<(), Fault> {
-    let mut done = 0;
-    while done < from.len() {
-        let at = address.checked_add(offset + done as u64).ok_or(Fault::OutOfBounds)?;
-        let piece = memory.remote(key, at, (from.len() - done) as u64, Access::REMOTE_WRITE)?;
-        let length = piece.length as usize;
-        let part = from.part(done, length).filter(|part| !part.is_empty()).ok_or(Fault::OutOfBounds)?;
-        memory.copy_in(piece, part)?;
-        done += length;
     }
     Ok(())
 }

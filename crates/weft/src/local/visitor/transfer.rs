@@ -1,0 +1,97 @@
+//! Copies that this node does in the memory of a peer, by cross-memory attach.
+
+use weft_core::engine::Engine;
+use weft_core::engine::hall::Room;
+use weft_core::event::Failure;
+use weft_core::memory::{Access, Fault, Memory};
+use weft_link::shm::Broken;
+use weft_mem::HostMemory;
+use weft_mem::attach::{self, TransferError};
+
+use super::super::LocalStatistics;
+use super::super::record;
+use super::{Copying, Offer, Visitor, local};
+use crate::limits::LOCAL_ATTACH_BYTES;
+
+impl Visitor {
+    /// One piece of the oldest copy.
+    pub(super) fn transfer(
+        &mut self,
+        engine: &mut Engine<HostMemory>,
+        statistics: &mut LocalStatistics,
+    ) -> Result<(), Broken> {
+        let Some(mut transfer) = self.transfers.pop_front() else { return Ok(()) };
+        let pid = self.channel.peer_pid();
+        let done = transfer.done;
+        let copied = match &transfer.what {
+            Copying::Offer(index, wanted) => match self.offers.get(*index as usize) {
+                Some(Some(Offer { id: Some(id), spans: Some(spans), length, .. })) if id == wanted => {
+                    let part = (u64::from(*length) - done).min(LOCAL_ATTACH_BYTES);
+                    match engine.room(*id, done, part) {
+                        Ok(Room::Memory(memory, piece)) => attach::fetch(pid, spans, done, memory, &[piece]),
+                        // Nobody wants it any more.
+                        Ok(Room::Bytes(_) | Room::Nowhere) => Ok((u64::from(*length) - done) as usize),
+                        Err(fault) => Err(TransferError::Local(fault)),
+                    }
+                }
+                _ => return Ok(()),
+            },
+            Copying::Write(write, spans) => {
+                let part = (u64::from(write.length) - done).min(LOCAL_ATTACH_BYTES);
+                let at = write.address.wrapping_add(done);
+                let memory = engine.memory_mut();
+                match memory.remote(write.key, at, part, Access::REMOTE_WRITE) {
+                    Ok(piece) => attach::fetch(pid, spans, done, memory, &[piece]),
+                    Err(fault) => Err(TransferError::Local(fault)),
+                }
+            }
+            Copying::Read(read, spans) => {
+                let part = (u64::from(read.length) - done).min(LOCAL_ATTACH_BYTES);
+                let memory = engine.memory();
+                match memory.remote(read.key, read.address.wrapping_add(done), part, Access::REMOTE_READ) {
+                    Ok(piece) => attach::store(pid, spans, done, memory, &[piece]),
+                    Err(fault) => Err(TransferError::Local(fault)),
+                }
+            }
+        };
+        let length = match &transfer.what {
+            Copying::Offer(index, _) => {
+                self.offers.get(*index as usize).and_then(Option::as_ref).map_or(0, |offer| offer.length)
+            }
+            Copying::Write(write, _) => write.length,
+            Copying::Read(read, _) => read.length,
+        };
+        transfer.done += *copied.as_ref().unwrap_or(&0) as u64;
+        if copied.is_ok() && transfer.done < u64::from(length) {
+            self.transfers.push_front(transfer);
+            return Ok(());
+        }
+        statistics.attached += u64::from(copied.is_ok());
+        let settled = engine.memory_mut().settle();
+        let failed = copied.err().or_else(|| settled.err().map(TransferError::Local)).map(|error| match error {
+            TransferError::Local(fault) => (fault, true),
+            _ => (Fault::Failed, false),
+        });
+        match transfer.what {
+            Copying::Offer(index, _) => {
+                let offer = self.offers.get_mut(index as usize).and_then(Option::take);
+                self.forget(index);
+                let Some(Offer { id: Some(id), token, .. }) = offer else { return Ok(()) };
+                let (here, there) = match failed {
+                    None => (Ok(()), Ok(())),
+                    Some((fault, true)) => (Err(local(fault)), Err(Failure::OperationFailed)),
+                    Some((_, false)) => (Err(Failure::Aborted), Err(Failure::OperationFailed)),
+                };
+                engine.end_arrival(id, here);
+                self.answer(token, there)
+            }
+            Copying::Write(write, _) => self.written(engine, &write, failed.map_or(Ok(()), |(fault, _)| Err(fault))),
+            Copying::Read(read, _) => {
+                if failed.is_none() {
+                    engine.remote_read(self.arrival.endpoint);
+                }
+                self.answer(read.token, failed.map_or(Ok(()), |(fault, _)| Err(record::failure_of(fault))))
+            }
+        }
+    }
+}
