@@ -11,6 +11,7 @@ pub use weft_core::memory::LocalKey;
 pub use weft_mem::MemoryRegion as Memory;
 pub use weft_mem::{Addressing, Buffer};
 
+pub use crate::numbers::Numbers;
 pub use crate::registrations::Registrations;
 
 use crate::endpoint::{Endpoint, Payload};

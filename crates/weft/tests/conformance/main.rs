@@ -9,6 +9,7 @@
 )]
 
 mod atomics;
+mod endpoints;
 mod errors;
 mod flow;
 mod lifetimes;
@@ -68,6 +69,9 @@ macro_rules! cases {
             errors {
                 unknown_key out_of_bounds missing_right after_deregistration unknown_peer queue_full
                 closed_remote_endpoint read_only_buffers misaligned_atomics foreign_queue too_long_to_inject
+            }
+            endpoints {
+                numbers_can_be_chosen completions_tell_what_ended multi_receives_say_when_they_end
             }
             flow {
                 a_full_queue_holds_peers_back levels silent_operations counters_count
