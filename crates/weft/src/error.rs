@@ -72,7 +72,7 @@ impl Error {
         match self {
             Error::Post(PostError::QueueFull | PostError::CompletionQueueFull) => Blame::Resource,
             Error::Post(_) | Error::Memory(_) | Error::OtherDomain => Blame::Caller,
-            Error::Register(RegisterError::Wraps | RegisterError::ReadOnly) => Blame::Caller,
+            Error::Register(RegisterError::Wraps | RegisterError::ReadOnly | RegisterError::KeyInUse) => Blame::Caller,
             Error::Register(_) => Blame::Resource,
             Error::Operation(failure) => match failure {
                 Failure::Cancelled | Failure::Truncated | Failure::LocalFault | Failure::Closed => Blame::Caller,
