@@ -77,7 +77,7 @@ impl Error {
             Error::Post(_) | Error::Memory(_) | Error::OtherDomain => Blame::Caller,
             Error::Open(OpenError::TooManyRows) => Blame::Resource,
             Error::Open(_) => Blame::Caller,
-            Error::Register(RegisterError::Wraps | RegisterError::ReadOnly) => Blame::Caller,
+            Error::Register(RegisterError::Wraps | RegisterError::ReadOnly | RegisterError::KeyInUse) => Blame::Caller,
             Error::Register(_) => Blame::Resource,
             Error::Operation(failure) => match failure {
                 Failure::Cancelled | Failure::Truncated | Failure::LocalFault | Failure::Closed => Blame::Caller,

@@ -121,7 +121,7 @@ pub use weft_core::memory::{Access, Fault};
 pub use weft_link as link;
 /// Kinds of device memory, which of them are there, and their operations.
 pub use weft_mem::device;
-pub use weft_mem::{Addressing, Buffer};
+pub use weft_mem::{Addressing, Buffer, RegisterError};
 
 /// The README's example, compiled and run.
 #[cfg(doctest)]
