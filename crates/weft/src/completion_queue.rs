@@ -2,19 +2,21 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::ops::ControlFlow;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use weft_core::address::{Address, PeerId};
 use weft_core::event::{CompletionFlags, CompletionKind, Failure, QueueId};
-use weft_core::memory::LocalKey;
+use weft_core::memory::{LocalKey, Memory as _};
 use weft_mem::Buffer;
 
 use crate::atomic::Element;
 use crate::domain::Domain;
 use crate::driver::{Awaited, Core, Progress, Waiter};
 use crate::error::{Error, Result};
+use crate::raw::Ended;
 
 /// A queue of completions. Clones name the same queue, which closes when the last of them and of the endpoints that
 /// report to it is dropped.
@@ -75,6 +77,19 @@ impl CompletionQueue {
         let before = into.len();
         while into.len() - before < limit && core.read_into(self.inner.id, into) {}
         match into.len() - before {
+            0 => core.check().map(|()| 0),
+            count => {
+                core.made_room();
+                Ok(count)
+            }
+        }
+    }
+
+    /// Shows the oldest completions where they are: see [`crate::raw::read_completions`].
+    #[inline]
+    pub(crate) fn show(&self, limit: usize, take: impl FnMut(&Ended<'_>) -> ControlFlow<()>) -> Result<usize> {
+        let mut core = self.lock_with_completions();
+        match core.show(self.inner.id, limit, take) {
             0 => core.check().map(|()| 0),
             count => {
                 core.made_room();
@@ -190,6 +205,23 @@ impl Completion {
         }
     }
 
+    /// As the engine tells it, without its buffer.
+    fn to_engine(&self) -> weft_core::event::Completion {
+        weft_core::event::Completion {
+            context: self.context,
+            kind: self.kind,
+            result: self.result,
+            length: self.length,
+            tag: self.tag,
+            immediate: self.immediate,
+            source: self.source,
+            peer: self.peer,
+            local: LocalKey::NONE,
+            results: LocalKey::NONE,
+            offset: self.offset,
+        }
+    }
+
     /// The completion if it succeeded, otherwise why not.
     pub fn ok(self) -> Result<Completion> {
         match self.result {
@@ -261,6 +293,10 @@ impl Stash {
         }
     }
 
+    fn front(&self, queue: QueueId) -> Option<&Completion> {
+        self.queues.iter().find(|(id, _)| *id == queue)?.1.front()
+    }
+
     fn pop(&mut self, queue: QueueId) -> Option<Completion> {
         let index = self.queues.iter().position(|(id, _)| *id == queue)?;
         let (_, completions) = self.queues.get_mut(index)?;
@@ -325,6 +361,38 @@ impl Core {
         }
         self.engine.drop_completion(queue);
         true
+    }
+
+    /// Shows the oldest completions of a queue and drops them with their buffers; gives how many.
+    #[inline]
+    fn show(&mut self, queue: QueueId, limit: usize, mut take: impl FnMut(&Ended<'_>) -> ControlFlow<()>) -> usize {
+        let mut count = 0;
+        while count < limit && !self.stash.queues.is_empty() {
+            let Some(aside) = self.stash.front(queue) else { break };
+            let completion = aside.to_engine();
+            if take(&Ended::new(&completion, aside.source)).is_break() {
+                return count;
+            }
+            self.stash.pop(queue);
+            count += 1;
+        }
+        // Before any is shown: what it tells of has to be there.
+        if count == limit || self.engine.completions(queue) == 0 || !self.settle() {
+            return count;
+        }
+        while count < limit {
+            let Some(completion) = self.engine.peek_completion(queue) else { break };
+            let local = completion.local;
+            if take(&Ended::new(completion, completion.source)).is_break() {
+                break;
+            }
+            self.engine.drop_completion(queue);
+            if local != LocalKey::NONE {
+                self.engine.memory_mut().release(local);
+            }
+            count += 1;
+        }
+        count
     }
 
     /// Takes all completions that wait, so that the memory their operations borrowed is given back.

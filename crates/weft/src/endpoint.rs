@@ -135,6 +135,8 @@ pub(crate) enum Payload<'a> {
     None,
     /// All of a buffer.
     Whole(Buffer),
+    /// All of a buffer that need not come back.
+    Lent(Buffer),
     /// A buffer of which the command names the part.
     Part(Buffer),
     /// As `Part`, and if it fetches the results go to its beginning.
@@ -333,6 +335,7 @@ impl Core {
         let bytes = match &payload {
             Payload::Copy(bytes) => Some(Segment::from_slice(bytes)),
             Payload::Whole(buffer) if self.engine.memory().has_room() => buffer.segment(),
+            Payload::Lent(buffer) => buffer.segment(),
             _ => None,
         };
         let short = bytes.and_then(|bytes| Some((bytes, u32::try_from(bytes.len()).ok()?)));
@@ -340,7 +343,10 @@ impl Core {
         match local.do_at_once(&mut self.engine, command, bytes) {
             None => return Err(NotDone::Later(payload)),
             Some(Err(error)) => {
-                let buffer = if let Payload::Whole(buffer) = payload { Some(buffer) } else { None };
+                let buffer = match payload {
+                    Payload::Whole(buffer) | Payload::Lent(buffer) => Some(buffer),
+                    _ => None,
+                };
                 return Err(NotDone::Refused(Refused { error: error.into(), buffer }));
             }
             Some(Ok(())) => command.length = length,
@@ -372,7 +378,7 @@ impl Core {
         let too_long = |length: usize| PostError::TooLong { length: length as u64, limit };
         match payload {
             Payload::None => {}
-            Payload::Whole(buffer) => {
+            Payload::Whole(buffer) | Payload::Lent(buffer) => {
                 let length = buffer.len();
                 let reads = command.operation == Operation::Read && !buffer.is_writable() && length > 0;
                 let error = if reads { Err(PostError::BadBuffer) } else { Ok(()) };
