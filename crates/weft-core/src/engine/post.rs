@@ -125,8 +125,9 @@ impl<M: Memory> Engine<M> {
             _ => return Ok(()),
         };
         command.atomic.check(class).map_err(|_| PostError::NotSupported)?;
-        let length = u64::from(command.length);
-        if command.length > ATOMIC_MAX_BYTES {
+        // What is read has as many bytes as elements, though it sends none.
+        let length = u64::from(command.length).max(command.atomic.bytes().unwrap_or(0) as u64);
+        if length > u64::from(ATOMIC_MAX_BYTES) {
             return Err(PostError::TooLong { length, limit: u64::from(ATOMIC_MAX_BYTES) });
         }
         if command.atomic.count == 0 || command.atomic.payload_bytes() != Some(command.length as usize) {

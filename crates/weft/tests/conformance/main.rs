@@ -64,7 +64,7 @@ macro_rules! cases {
             }
             atomics {
                 every_operation_on_every_type fetch_add_counts_each_once compare_and_swap_has_one_winner
-                arrays_of_elements floats what_does_not_exist_is_refused
+                arrays_of_elements floats all_that_is_possible what_does_not_exist_is_refused
             }
             errors {
                 unknown_key out_of_bounds missing_right after_deregistration unknown_peer queue_full
