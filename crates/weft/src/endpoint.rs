@@ -220,6 +220,13 @@ impl Endpoint {
         self.inner.id
     }
 
+    /// The NIC will post this command by itself.
+    pub(crate) fn will_post(&self, command: &Command) {
+        if command.has(CommandFlags::SILENT) {
+            self.inner.injected.store(true, Ordering::Relaxed);
+        }
+    }
+
     fn context(&self, chosen: Option<u64>) -> u64 {
         chosen.unwrap_or_else(|| self.inner.next_context.fetch_add(1, Ordering::Relaxed))
     }
@@ -283,6 +290,8 @@ impl Endpoint {
         if core.engine.is_urgent() {
             let now = core.now();
             core.posted(now, false);
+        } else if core.engine.has_triggered() {
+            core.notify();
         }
         Ok(receive.context)
     }
@@ -312,6 +321,7 @@ impl Drop for Inner {
         }
         let mut core = nic.lock();
         let now = core.now();
+        core.drop_deferred_of(self.id);
         core.close_local(self.id);
         core.engine.close_endpoint(now, self.id);
         core.transmit(now);
@@ -369,7 +379,7 @@ impl Core {
     }
 
     /// Makes a buffer the engine's; an empty one is none.
-    fn attach(&mut self, buffer: Buffer) -> Result<LocalKey, Refused> {
+    pub(crate) fn attach(&mut self, buffer: Buffer) -> Result<LocalKey, Refused> {
         self.engine.memory_mut().attach(buffer).map_err(Refused::from)
     }
 

@@ -83,6 +83,7 @@ mod address_vector;
 mod atomic;
 mod completion_queue;
 mod counter;
+mod deferred;
 mod domain;
 mod driver;
 mod endpoint;

@@ -11,6 +11,9 @@ pub use weft_core::memory::LocalKey;
 pub use weft_mem::MemoryRegion as Memory;
 pub use weft_mem::{Addressing, Buffer};
 
+pub use crate::deferred::{
+    Deferred, DeferredId, DeferredWork, Withdrawn, cancel_deferred, defer, deferred, flush_deferred,
+};
 pub use crate::numbers::Numbers;
 pub use crate::registrations::Registrations;
 
@@ -42,6 +45,7 @@ pub fn receive(endpoint: &Endpoint, length: u64) -> Receive {
         multi: None,
         silent: false,
         context: 0,
+        counter: None,
     }
 }
 
@@ -71,6 +75,7 @@ pub fn post(endpoint: &Endpoint, command: &Command, buffer: Option<Buffer>) -> R
     let mut command = *command;
     command.endpoint = endpoint.id();
     command.local = LocalKey::NONE;
+    command.flags = command.flags.without(CommandFlags::COUNTED);
     let payload = match (command.operation, buffer) {
         // Results never go to a buffer that the command names: it would be another operation's.
         (Operation::FetchAtomic | Operation::CompareAtomic, None) => {
@@ -103,6 +108,7 @@ pub fn post_copy(endpoint: &Endpoint, command: &Command, bytes: &[u8]) -> Result
     let mut command = *command;
     command.endpoint = endpoint.id();
     command.offset = 0;
+    command.flags = command.flags.without(CommandFlags::COUNTED);
     endpoint.post(command, Payload::Copy(bytes), Some(command.context)).map(|_| ())
 }
 

@@ -7,6 +7,7 @@
 //! world, and the same calls in the same order give the same results: all randomness comes from the seed.
 
 mod answer;
+mod count;
 mod endpoint;
 pub mod hall;
 mod message;
@@ -15,7 +16,7 @@ mod request;
 mod timer;
 mod transmit;
 
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeSet, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::{Ipv4Addr, SocketAddr};
@@ -38,6 +39,7 @@ use crate::reliable::tombstone::Tombstones;
 use crate::reliable::tracker::Tracker;
 use crate::slab::Slab;
 use crate::time::Time;
+use crate::trigger::Triggers;
 
 pub use endpoint::{OpenError, Opening};
 use message::{Message, PostedReceive, Pull, Shared, UnexpectedMessage};
@@ -225,6 +227,11 @@ pub struct Engine<M> {
     counters: Vec<Counter>,
     closed_queues: Vec<QueueId>,
     closed_counters: Vec<CounterId>,
+    triggers: Triggers,
+    /// Commands whose end is counted besides, by what they have for a context.
+    counted: Slab<count::Counted>,
+    /// Counters that receives may name as long as the engine lives.
+    kept_counters: BTreeSet<CounterId>,
     statistics: Statistics,
     /// The time of the last call.
     clock: Time,
@@ -312,6 +319,9 @@ impl<M: Memory> Engine<M> {
             counters: Vec::new(),
             closed_queues: Vec::new(),
             closed_counters: Vec::new(),
+            triggers: Triggers::default(),
+            counted: Slab::new(),
+            kept_counters: BTreeSet::new(),
             statistics: Statistics::default(),
             clock: Time(0),
             epoch: random.next_u32() | 1,
@@ -405,10 +415,14 @@ impl<M: Memory> Engine<M> {
         CounterId(self.counters.len() as u32 - 1)
     }
 
-    /// Closes a counter that no endpoint counts with any more. Its name may be given to another.
+    /// Closes a counter that no endpoint counts with any more; its triggers go with it. Its name may be given to another.
     pub fn close_counter(&mut self, counter: CounterId) {
         if (counter.0 as usize) < self.counters.len() {
-            self.closed_counters.push(counter);
+            self.triggers.close(counter);
+            self.stop_counting(counter);
+            if !self.kept_counters.contains(&counter) {
+                self.closed_counters.push(counter);
+            }
         }
     }
 
@@ -419,8 +433,9 @@ impl<M: Memory> Engine<M> {
 
     /// Sets a counter.
     pub fn set_counter(&mut self, counter: CounterId, value: Counter) {
-        if let Some(counter) = self.counters.get_mut(counter.0 as usize) {
-            *counter = value;
+        if let Some(place) = self.counters.get_mut(counter.0 as usize) {
+            *place = value;
+            self.check_triggers(counter, value.value);
         }
     }
 

@@ -251,6 +251,7 @@ impl Pair {
             multi: None,
             silent: false,
             context: 0,
+            counter: None,
         };
         change(&mut receive);
         self.nodes[node].engine.post_receive(self.now, &receive).unwrap();

@@ -18,6 +18,7 @@ mod messages;
 mod peers;
 mod remote_memory;
 mod support;
+mod triggers;
 mod waiting;
 
 /// Makes a module for each combination, with a test for each case.
@@ -87,6 +88,11 @@ macro_rules! cases {
             peers {
                 two_peers_do_not_mix many_endpoints all_to_all both_ways_at_once fabrics_do_not_hear_each_other
                 many_threads
+            }
+            triggers {
+                deferred_sends_go_in_order_of_threshold messages_trigger_answers chains_run_by_themselves
+                receives_and_atomics_are_deferred_too deferred_work_waits_for_room deferred_work_is_taken_back
+                deferred_work_is_checked
             }
             waiting {
                 sleep_until_a_message_comes descriptors_lose_no_wake_up time_passes counters_wake

@@ -17,7 +17,7 @@ use super::transmit::status_of;
 use super::{Arrived, Endpoint, EndpointKind, Engine};
 use crate::address::{Address, PeerId, SourceId};
 use crate::command::{Command, EndpointId, Operation, PostError, Receive};
-use crate::event::{Completion, CompletionFlags, CompletionKind, Failure};
+use crate::event::{Completion, CompletionFlags, CompletionKind, CounterId, Failure};
 use crate::limits::{REFUSED_MAX, SPARE_MAX, SPARE_MAX_BYTES};
 use crate::matching::{Posted, Unexpected, UnexpectedId};
 use crate::memory::{Access, Fault, LocalKey, Memory};
@@ -52,6 +52,7 @@ pub(super) struct Landing {
     context: u64,
     silent: bool,
     shared: Option<u32>,
+    counter: Option<CounterId>,
 }
 
 /// A message that came before its receive.
@@ -559,6 +560,7 @@ impl<M: Memory> Engine<M> {
         }
         let bindings = self.endpoint(envelope.endpoint).map(|endpoint| endpoint.bindings).unwrap_or_default();
         self.count(bindings.receive_counter, result.is_ok());
+        self.count(landing.counter, result.is_ok());
         let queue = bindings.receive_queue;
         let unwanted = landing.silent && result.is_ok() && (landing.shared.is_none() || local == LocalKey::NONE);
         if unwanted || queue.is_none() {
@@ -609,6 +611,7 @@ impl Landing {
             context: receive.context,
             silent: receive.silent,
             shared: None,
+            counter: receive.counter,
         }
     }
 }
@@ -623,6 +626,7 @@ impl Shared {
             context: self.receive.context,
             silent: self.receive.silent,
             shared: Some(index),
+            counter: self.receive.counter,
         };
         self.used = (self.used + length).min(room);
         self.pending += 1;

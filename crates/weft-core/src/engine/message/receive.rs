@@ -6,19 +6,16 @@ impl<M: Memory> Engine<M> {
     /// Takes a buffer for messages. A message that waits is taken at once.
     pub fn post_receive(&mut self, now: Time, receive: &Receive) -> Result<(), PostError> {
         let id = receive.endpoint;
+        self.check_receive(receive)?;
         let endpoint = self.endpoint(id).ok_or(PostError::NoSuchEndpoint)?;
-        if receive.tagged && endpoint.kind == EndpointKind::Datagram {
-            return Err(PostError::NotSupported);
-        }
         let posted = if receive.tagged { &endpoint.tagged_posted } else { &endpoint.posted };
         if posted.len() >= posted.capacity() {
             return Err(PostError::QueueFull);
         }
-        self.check_local(receive.local, receive.offset, receive.length)?;
-        let source = match receive.source {
-            Some(peer) => Some(self.addresses.source(peer).ok_or(PostError::NoSuchPeer)?),
-            None => None,
-        };
+        let source = receive.source.and_then(|peer| self.addresses.source(peer));
+        if let Some(counter) = receive.counter {
+            self.kept_counters.insert(counter);
+        }
         let result = match receive.multi {
             Some(least) => self.post_multi(now, receive, source, least),
             None => self.post_single(now, receive, source),
@@ -27,6 +24,29 @@ impl<M: Memory> Engine<M> {
             self.grant_credits_of(id);
         }
         result
+    }
+
+    /// Checks a receive as far as that does not depend on room.
+    pub fn check_receive(&self, receive: &Receive) -> Result<(), PostError> {
+        let endpoint = self.endpoint(receive.endpoint).ok_or(PostError::NoSuchEndpoint)?;
+        if receive.tagged && endpoint.kind == EndpointKind::Datagram {
+            return Err(PostError::NotSupported);
+        }
+        self.check_local(receive.local, receive.offset, receive.length)?;
+        match receive.source {
+            Some(peer) if self.addresses.source(peer).is_none() => Err(PostError::NoSuchPeer),
+            _ => Ok(()),
+        }
+    }
+
+    /// Reports a receive that could not be posted. False: the queue has no room for that.
+    pub fn reject_receive(&mut self, receive: &Receive, failure: Failure) -> bool {
+        let queue = self.endpoint(receive.endpoint).and_then(|endpoint| endpoint.bindings.receive_queue);
+        let room = self.reserve(queue);
+        if room {
+            self.cancelled(receive.endpoint, &PostedReceive { receive: *receive, shared: None }, failure);
+        }
+        room
     }
 
     pub(super) fn post_single(
@@ -220,7 +240,12 @@ impl<M: Memory> Engine<M> {
 
     /// Reports a receive that got nothing. A place in the queue is reserved.
     pub(super) fn cancelled(&mut self, endpoint: EndpointId, posted: &PostedReceive, failure: Failure) {
-        let queue = self.endpoint(endpoint).and_then(|endpoint| endpoint.bindings.receive_queue);
+        let bindings = self.endpoint(endpoint).map(|endpoint| endpoint.bindings).unwrap_or_default();
+        let queue = bindings.receive_queue;
+        if failure != Failure::Closed {
+            self.count(bindings.receive_counter, false);
+        }
+        self.count(posted.receive.counter, false);
         let mut local = posted.receive.local;
         let mut flags = CompletionFlags::NONE;
         if let Some(index) = posted.shared {
