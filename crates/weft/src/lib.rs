@@ -82,6 +82,7 @@
 mod address_vector;
 mod atomic;
 mod completion_queue;
+pub mod connection;
 mod counter;
 mod deferred;
 mod domain;
