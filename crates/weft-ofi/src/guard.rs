@@ -59,6 +59,7 @@ pub(crate) fn errno(error: &Error) -> i32 {
             PostError::NoSuchPeer | PostError::BadBuffer => FI_EINVAL,
             PostError::TooLong { .. } => FI_EMSGSIZE,
             PostError::NotSupported => FI_EOPNOTSUPP,
+            PostError::NoSuchClaim => FI_ENOMSG,
         },
         Error::MemoryTableFull => return -FI_EAGAIN,
         Error::Operation(failure) => crate::cq::failure(*failure),
