@@ -269,8 +269,7 @@ impl Atomic {
         }
         // SAFETY: there is one.
         let remote = unsafe { *message.rma_iov };
-        let operands =
-            Elements::Many { pieces: message.msg_iov, descriptors: message.desc, count: message.iov_count };
+        let operands = Elements::Many { pieces: message.msg_iov, descriptors: message.desc, count: message.iov_count };
         Ok(Atomic {
             class,
             datatype: message.datatype,
@@ -311,11 +310,8 @@ pub(crate) unsafe fn later(
         (Some(_), None) => AtomicClass::Fetch,
         (None, None) => AtomicClass::Plain,
     };
-    let results = fetch.map(|fetch| Elements::Many {
-        pieces: fetch.msg_iov,
-        descriptors: fetch.desc,
-        count: fetch.iov_count,
-    });
+    let results =
+        fetch.map(|fetch| Elements::Many { pieces: fetch.msg_iov, descriptors: fetch.desc, count: fetch.iov_count });
     let compares = compare.map(|compare| Elements::Many {
         pieces: compare.msg_iov,
         descriptors: compare.desc,
@@ -323,9 +319,8 @@ pub(crate) unsafe fn later(
     });
     let live = endpoint.live_transmit()?;
     // SAFETY: as the caller says.
-    let (mut command, buffer) = unsafe {
-        Atomic::of_message(endpoint, class, message, compares, results, flags)?.prepare(live)?
-    };
+    let (mut command, buffer) =
+        unsafe { Atomic::of_message(endpoint, class, message, compares, results, flags)?.prepare(live)? };
     command.flags = command.flags.without(CommandFlags::MORE);
     let work = DeferredWork::Post { endpoint: live.endpoint.clone(), command, buffer: Some(buffer) };
     operation::defer_in(live.endpoint.domain(), work, when)
@@ -551,8 +546,7 @@ unsafe extern "C" fn compare_pieces(
         // SAFETY: what C gives to a function of an endpoint's table.
         let endpoint = unsafe { handle::of::<Endpoint>(ep)? };
         let operands = Elements::Many { pieces, descriptors, count };
-        let compares =
-            Some(Elements::Many { pieces: compare, descriptors: compare_descriptors, count: compare_count });
+        let compares = Some(Elements::Many { pieces: compare, descriptors: compare_descriptors, count: compare_count });
         let results = Some(Elements::Many { pieces: result, descriptors: result_descriptors, count: result_count });
         let (class, flags) = (AtomicClass::Compare, endpoint.transmit_flags() & !FI_INJECT);
         let atomic =
@@ -574,8 +568,7 @@ unsafe extern "C" fn compare_message(
     flags: u64,
 ) -> isize {
     guard::count(|| {
-        let compares =
-            Some(Elements::Many { pieces: compare, descriptors: compare_descriptors, count: compare_count });
+        let compares = Some(Elements::Many { pieces: compare, descriptors: compare_descriptors, count: compare_count });
         let results = Some(Elements::Many { pieces: result, descriptors: result_descriptors, count: result_count });
         // SAFETY: what C gives to a function of an endpoint's table.
         unsafe {

@@ -50,12 +50,7 @@ unsafe fn call_of(endpoint: &Endpoint, message: &fi_msg_rma, flags: u64) -> Resu
 
 /// # Safety
 /// As [`call_of`].
-unsafe fn message(
-    endpoint: &Endpoint,
-    operation: Operation,
-    message: *const fi_msg_rma,
-    flags: u64,
-) -> Result<usize> {
+unsafe fn message(endpoint: &Endpoint, operation: Operation, message: *const fi_msg_rma, flags: u64) -> Result<usize> {
     // SAFETY: as the caller says.
     let (call, remote) = unsafe { call_of(endpoint, message.as_ref().ok_or(-FI_EINVAL)?, flags)? };
     transmit(endpoint, operation, &call, remote.addr, remote.key)

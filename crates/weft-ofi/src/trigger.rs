@@ -75,7 +75,8 @@ unsafe fn queue(work: &fi_deferred_work) -> Result<DeferredId> {
             FI_OP_SEND | FI_OP_RECV => {
                 let op = work.op.msg.as_ref().ok_or(-FI_EINVAL)?;
                 let (endpoint, message) = (handle::of::<Endpoint>(op.ep)?, &op.msg);
-                let local = Local::Many { pieces: message.msg_iov, descriptors: message.desc, count: message.iov_count };
+                let local =
+                    Local::Many { pieces: message.msg_iov, descriptors: message.desc, count: message.iov_count };
                 let context = message.context;
                 if work.op_type == FI_OP_RECV {
                     let call = ReceiveCall { local, source: message.addr, tag: None, context, flags: op.flags };
@@ -88,7 +89,8 @@ unsafe fn queue(work: &fi_deferred_work) -> Result<DeferredId> {
             FI_OP_TSEND | FI_OP_TRECV => {
                 let op = work.op.tagged.as_ref().ok_or(-FI_EINVAL)?;
                 let (endpoint, message) = (handle::of::<Endpoint>(op.ep)?, &op.msg);
-                let local = Local::Many { pieces: message.msg_iov, descriptors: message.desc, count: message.iov_count };
+                let local =
+                    Local::Many { pieces: message.msg_iov, descriptors: message.desc, count: message.iov_count };
                 let (context, flags) = (message.context, op.flags);
                 if work.op_type == FI_OP_TRECV {
                     let tag = Some((message.tag, message.ignore));
