@@ -314,6 +314,9 @@ impl<M: Memory> Engine<M> {
             if entry.is_fetch() && entry.phase != Phase::Queued {
                 tracker.fetches = tracker.fetches.saturating_sub(1);
             }
+            if entry.command.has(CommandFlags::ORDERED) {
+                tracker.ordered.retain(|other| *other != handle);
+            }
             if entry.phase == Phase::AwaitDone {
                 tracker.await_done = tracker.await_done.saturating_sub(1);
             }

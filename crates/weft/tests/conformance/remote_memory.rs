@@ -112,3 +112,62 @@ pub(crate) fn write_from_and_to_regions(world: &World) {
     world.good(&b);
     assert!(here.to_vec(0, 300_000).unwrap() == pattern(1, 300_000));
 }
+
+/// Each of many operations at once sees what those before it did, though some go straight into the peer's memory, some
+/// through its NIC, and some in many parts.
+pub(crate) fn ordered_operations_see_those_before(world: &World) {
+    let (a, b, to_b, _) = world.pair();
+    for shared in [true, false] {
+        let memory = if shared { b.register(SIZE, Access::REMOTE) } else { b.register(vec![0; SIZE], Access::REMOTE) };
+        let memory = memory.unwrap();
+        let mut model = vec![0u8; SIZE];
+        let mut seen: Vec<(u64, Vec<u8>)> = Vec::new();
+        let mut random = pattern(u64::from(shared) + 3, 4000).into_iter();
+        let mut draw = |end: usize| usize::from(random.next().unwrap()) % end;
+        const ROUNDS: usize = 120;
+        for round in 0..ROUNDS {
+            let length = [8, 64, 5000, 90_000][draw(4)];
+            let offset = [0, 8, 40, 4000, 64_000][draw(5)];
+            let remote = memory.remote().at(offset as u64);
+            let options = Options { ordered: true, ..Default::default() };
+            let place = &mut model[offset..offset + length];
+            match draw(4) {
+                0 => {
+                    let bytes = pattern(round as u64, length);
+                    place.copy_from_slice(&bytes);
+                    a.endpoint.write_with(to_b, remote, a.buffer(bytes), options).unwrap();
+                }
+                1 => {
+                    let bytes = pattern(round as u64, length);
+                    place.copy_from_slice(&bytes);
+                    let options = Options { immediate: Some(1), ..options };
+                    a.endpoint.write_with(to_b, remote, a.buffer(bytes), options).unwrap();
+                }
+                2 => {
+                    let context = a.endpoint.read_with(to_b, remote, a.buffer(vec![0; length]), options).unwrap();
+                    seen.push((context, place.to_vec()));
+                }
+                _ => {
+                    let old = u64::from_le_bytes(place[..8].try_into().unwrap());
+                    place[..8].copy_from_slice(&old.wrapping_add(5).to_le_bytes());
+                    let sum = weft::AtomicOperation::Sum;
+                    let context = a.endpoint.fetch_atomic_with(to_b, remote, sum, &[5u64], options).unwrap();
+                    seen.push((context, old.to_le_bytes().to_vec()));
+                }
+            }
+            if draw(10) == 0 {
+                world.turn();
+            }
+        }
+        for done in world.goods(&a, ROUNDS) {
+            if let Some((_, expected)) = seen.iter().find(|(context, _)| *context == done.context) {
+                let found = match done.kind {
+                    CompletionKind::Read => done.bytes().unwrap(),
+                    _ => done.value::<u64>().unwrap().to_le_bytes().to_vec(),
+                };
+                assert!(found == *expected, "shared {shared}");
+            }
+        }
+        assert!(memory.to_vec(0, SIZE).unwrap() == model, "shared {shared}");
+    }
+}
