@@ -40,6 +40,8 @@ use crate::slab::Slab;
 use crate::time::Time;
 use crate::trigger::Triggers;
 
+pub use count::Touched;
+
 use message::{Message, PostedReceive, Pull, Shared, UnexpectedMessage};
 use transmit::{Answer, DatagramOut, Response};
 
@@ -139,9 +141,9 @@ pub struct Bindings {
     pub read_counter: Option<CounterId>,
     /// Counts writes and atomics.
     pub write_counter: Option<CounterId>,
-    /// Counts writes of peers into our memory.
+    /// Counts writes of peers into our memory, and their atomics that change it.
     pub remote_write_counter: Option<CounterId>,
-    /// Counts reads of peers from our memory.
+    /// Counts reads of peers from our memory, and their atomics that fetch.
     pub remote_read_counter: Option<CounterId>,
 }
 
@@ -226,6 +228,8 @@ pub struct Engine<M> {
     triggers: Triggers,
     /// Commands whose end is counted besides, by what they have for a context.
     counted: Slab<count::Counted>,
+    /// Counters of what peers do to regions, by key.
+    region_counters: HashMap<u64, count::RegionCounters, Keyed>,
     /// Counters that receives may name as long as the engine lives.
     kept_counters: BTreeSet<CounterId>,
     statistics: Statistics,
@@ -316,6 +320,7 @@ impl<M: Memory> Engine<M> {
             closed_counters: Vec::new(),
             triggers: Triggers::default(),
             counted: Slab::new(),
+            region_counters: HashMap::with_hasher(keyed.clone()),
             kept_counters: BTreeSet::new(),
             statistics: Statistics::default(),
             clock: Time(0),

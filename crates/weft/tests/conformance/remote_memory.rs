@@ -171,3 +171,51 @@ pub(crate) fn ordered_operations_see_those_before(world: &World) {
         assert!(memory.to_vec(0, SIZE).unwrap() == model, "shared {shared}");
     }
 }
+
+pub(crate) fn regions_count_what_peers_do(world: &World) {
+    let (a, b, to_b, _) = world.pair();
+    for shared in [true, false] {
+        let register = || match shared {
+            true => b.register(SIZE, Access::REMOTE).unwrap(),
+            false => b.register(vec![0; SIZE], Access::REMOTE).unwrap(),
+        };
+        let (memory, other) = (register(), register());
+        let touch = |target: &weft::MemoryRegion| {
+            for length in [0, 8, 5000, 100_000] {
+                let here = target.remote();
+                a.endpoint.write(to_b, here, a.buffer(vec![1; length])).unwrap();
+                a.endpoint.read(to_b, here, a.buffer(vec![0; length])).unwrap();
+                world.goods(&a, 2);
+            }
+            a.endpoint.atomic(to_b, target.remote(), weft::AtomicOperation::Sum, &[1u64]).unwrap();
+            a.endpoint.fetch_add(to_b, target.remote(), 1u64).unwrap();
+            a.endpoint.fetch_atomic(to_b, target.remote(), weft::AtomicOperation::Read, &[0u64]).unwrap();
+            world.goods(&a, 3);
+            // What is refused does not count.
+            a.endpoint.write(to_b, target.remote().at(SIZE as u64 - 4), a.buffer(vec![1; 8])).unwrap();
+            assert!(world.next(&a).result.is_err());
+        };
+        // Peers may have it mapped before it is counted.
+        touch(&memory);
+        let (writes, reads) = (b.domain.counter(), b.domain.counter());
+        memory.count(Some(writes.clone()), Some(reads.clone())).unwrap();
+        touch(&memory);
+        touch(&other);
+        // Four writes and two atomics that change it, four reads and two atomics that fetch.
+        let counted = || Some((writes.read(), reads.read()));
+        world.until("all counted", || counted().filter(|counted| *counted == ((6, 0), (6, 0))));
+        memory.count(Some(writes.clone()), None).unwrap();
+        touch(&memory);
+        world.until("writes alone", || counted().filter(|counted| *counted == ((12, 0), (6, 0))));
+        // A region keeps its counters open, and others' numbers are not theirs.
+        memory.count(Some(b.domain.counter()), Some(b.domain.counter())).unwrap();
+        let fresh = b.domain.counter();
+        touch(&memory);
+        memory.count(None, None).unwrap();
+        touch(&memory);
+        drop(memory);
+        world.idle(10);
+        assert_eq!((counted(), fresh.read()), (Some(((12, 0), (6, 0))), (0, 0)));
+        assert!(matches!(other.count(Some(a.domain.counter()), None), Err(weft::Error::OtherDomain)));
+    }
+}
