@@ -78,9 +78,9 @@ pub struct EndpointOptions {
     pub read_counter: Option<Counter>,
     /// Counts writes and atomics.
     pub write_counter: Option<Counter>,
-    /// Counts writes of peers into our memory.
+    /// Counts writes of peers into our memory, and their atomics that change it.
     pub remote_write_counter: Option<Counter>,
-    /// Counts reads of peers from our memory.
+    /// Counts reads of peers from our memory, and their atomics that fetch.
     pub remote_read_counter: Option<Counter>,
 }
 

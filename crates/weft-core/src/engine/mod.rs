@@ -41,6 +41,7 @@ use crate::slab::Slab;
 use crate::time::Time;
 use crate::trigger::Triggers;
 
+pub use count::Touched;
 pub use endpoint::{OpenError, Opening};
 use message::{Claim, Message, PostedReceive, Pull, Shared, UnexpectedMessage};
 pub use message::{ClaimId, Peek, Peeked};
@@ -142,9 +143,9 @@ pub struct Bindings {
     pub read_counter: Option<CounterId>,
     /// Counts writes and atomics.
     pub write_counter: Option<CounterId>,
-    /// Counts writes of peers into our memory.
+    /// Counts writes of peers into our memory, and their atomics that change it.
     pub remote_write_counter: Option<CounterId>,
-    /// Counts reads of peers from our memory.
+    /// Counts reads of peers from our memory, and their atomics that fetch.
     pub remote_read_counter: Option<CounterId>,
 }
 
@@ -231,6 +232,8 @@ pub struct Engine<M> {
     triggers: Triggers,
     /// Commands whose end is counted besides, by what they have for a context.
     counted: Slab<count::Counted>,
+    /// Counters of what peers do to regions, by key.
+    region_counters: HashMap<u64, count::RegionCounters, Keyed>,
     /// Counters that receives may name as long as the engine lives.
     kept_counters: BTreeSet<CounterId>,
     statistics: Statistics,
@@ -325,6 +328,7 @@ impl<M: Memory> Engine<M> {
             closed_counters: Vec::new(),
             triggers: Triggers::default(),
             counted: Slab::new(),
+            region_counters: HashMap::with_hasher(keyed.clone()),
             kept_counters: BTreeSet::new(),
             statistics: Statistics::default(),
             clock: Time(0),

@@ -73,6 +73,7 @@ impl<M: Memory> Engine<M> {
 
     /// Checks a command as far as that does not depend on room: nothing but that can refuse it later, as long as endpoint
     /// and peer stay. Nothing is changed.
+    #[inline]
     pub fn check(&self, command: &Command) -> Result<(), PostError> {
         let endpoint = self.endpoint(command.endpoint).ok_or(PostError::NoSuchEndpoint)?;
         let datagram = command.operation == Operation::Datagram;
@@ -314,6 +315,9 @@ impl<M: Memory> Engine<M> {
             }
             if entry.is_fetch() && entry.phase != Phase::Queued {
                 tracker.fetches = tracker.fetches.saturating_sub(1);
+            }
+            if entry.command.has(CommandFlags::ORDERED) {
+                tracker.ordered.retain(|other| *other != handle);
             }
             if entry.phase == Phase::AwaitDone {
                 tracker.await_done = tracker.await_done.saturating_sub(1);

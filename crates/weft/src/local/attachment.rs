@@ -394,7 +394,7 @@ impl Granting {
         key: u64,
     ) -> bool {
         let word = WORD_FIRST_GRANT + self.words;
-        if word >= CHANNEL_WORDS_MAX || engine.counts_remote_access(endpoint) {
+        if word >= CHANNEL_WORDS_MAX || engine.counts_remote_access(endpoint, key) {
             return false;
         }
         if self.grant_device(channel, engine, word, token, key) {

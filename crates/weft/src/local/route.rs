@@ -131,7 +131,8 @@ impl Route {
     /// Whether a command has to wait for answers to earlier ones.
     #[inline]
     fn is_fenced(&self, command: &Command, begun: Option<Started>) -> bool {
-        command.has(CommandFlags::FENCE) && begun.is_none() && self.waiting.operations() > 0
+        let fenced = command.has(CommandFlags::FENCE) && self.waiting.operations() > 0;
+        begun.is_none() && (fenced || self.waiting.hold_back(command))
     }
 
     /// Takes an admitted command.
@@ -184,6 +185,12 @@ impl Route {
                 done
             }
             Operation::Write if !command.has(CommandFlags::IMMEDIATE) => {
+                // The length is filled in when it is done.
+                if command.has(CommandFlags::ORDERED)
+                    && self.waiting.hold_back(&Command { length: bytes.len() as u32, ..*command })
+                {
+                    return false;
+                }
                 let done = self.attachments.write_whole(&self.channel, command, bytes);
                 statistics.direct += u64::from(done);
                 done

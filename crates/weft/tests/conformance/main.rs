@@ -64,6 +64,7 @@ macro_rules! cases {
                 writes_of_every_length reads_of_every_length immediate_data_follows_the_bytes
                 injected_writes fences_order_writes overlapping_regions_and_offsets write_from_and_to_regions
                 chosen_keys addresses_up_to_the_last_one
+                ordered_operations_see_those_before regions_count_what_peers_do
             }
             atomics {
                 every_operation_on_every_type fetch_add_counts_each_once compare_and_swap_has_one_winner
