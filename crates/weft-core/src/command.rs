@@ -71,11 +71,19 @@ impl CommandFlags {
     pub const UNORDERED: CommandFlags = CommandFlags(16);
     /// More commands follow at once: do not send for this one alone.
     pub const MORE: CommandFlags = CommandFlags(32);
+    /// One of the commands that a group is made of: the engine's own, and never a user's.
+    pub const PART: CommandFlags = CommandFlags(1 << 14);
 
     /// Whether all bits of `other` are set.
     #[must_use]
     pub const fn contains(self, other: CommandFlags) -> bool {
         self.0 & other.0 == other.0
+    }
+
+    /// The same without the bits of `other`.
+    #[must_use]
+    pub const fn without(self, other: CommandFlags) -> CommandFlags {
+        CommandFlags(self.0 & !other.0)
     }
 }
 
@@ -114,7 +122,7 @@ pub struct Command {
     pub address: u64,
     /// Remote key.
     pub key: u64,
-    /// Immediate data; of atomics with results, the local buffer for them.
+    /// Immediate data; of atomics with results, the local buffer for them, and above it where in that they begin.
     pub immediate: u64,
 }
 
@@ -145,6 +153,12 @@ impl Command {
     #[must_use]
     pub fn results(&self) -> LocalKey {
         LocalKey(self.immediate as u32)
+    }
+
+    /// Of atomics with results: where in the local buffer for them they begin.
+    #[must_use]
+    pub fn results_offset(&self) -> u64 {
+        self.immediate >> 32
     }
 
     /// Whether a flag is set.

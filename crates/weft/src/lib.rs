@@ -95,6 +95,7 @@ mod operation;
 pub mod raw;
 mod registrations;
 mod scope;
+mod vector;
 
 pub use address_vector::AddressVector;
 pub use atomic::Element;

@@ -12,6 +12,7 @@ pub use weft_mem::MemoryRegion as Memory;
 pub use weft_mem::{Addressing, Buffer};
 
 pub use crate::registrations::Registrations;
+pub use crate::vector::{RemoteRange, post_atomic, post_atomic_vector, post_vector};
 
 use crate::endpoint::{Endpoint, Payload};
 use crate::error::Refused;

@@ -7,12 +7,15 @@
 //! world, and the same calls in the same order give the same results: all randomness comes from the seed.
 
 mod answer;
+mod group;
 pub mod hall;
 mod message;
 mod post;
 mod request;
 mod timer;
 mod transmit;
+
+pub use group::GroupId;
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -229,6 +232,7 @@ pub struct Engine<M> {
     /// Restart epoch (P-3.2).
     epoch: u32,
     entries: Entries,
+    groups: Slab<group::Group>,
     trackers: Slab<Tracker>,
     /// Trackers that have nothing left and will be freed.
     resting: VecDeque<u32>,
@@ -311,6 +315,7 @@ impl<M: Memory> Engine<M> {
             clock: Time(0),
             epoch: random.next_u32() | 1,
             entries: Entries::new(config.commands_max),
+            groups: Slab::new(),
             trackers: Slab::new(),
             resting: VecDeque::new(),
             tracker_of: HashMap::with_hasher(keyed.clone()),

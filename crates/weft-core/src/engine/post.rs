@@ -44,7 +44,9 @@ impl<M: Memory> Engine<M> {
             return Ok(());
         }
         if self.submit(now, command, to, source, u32::MAX).is_none() {
-            self.unreserve(queue);
+            if !command.has(CommandFlags::PART) {
+                self.unreserve(queue);
+            }
             return Err(PostError::QueueFull);
         }
         Ok(())
@@ -65,6 +67,10 @@ impl<M: Memory> Engine<M> {
         }
         self.check_operation(command)?;
         self.check_local(command.local, command.offset, u64::from(command.length))?;
+        if command.has(CommandFlags::PART) {
+            // The place is that of the whole.
+            return if self.has_group(command) { Ok(()) } else { Err(PostError::NotSupported) };
+        }
         let injected = command.level == Level::Injected && !command.has(CommandFlags::SILENT);
         let places = 1 + usize::from(injected);
         let queue_state = queue.and_then(|queue| self.queues.get_mut(queue.0 as usize));
@@ -135,7 +141,7 @@ impl<M: Memory> Engine<M> {
         }
         if class != AtomicClass::Plain {
             let bytes = command.atomic.bytes().unwrap_or(0) as u64;
-            self.check_local(command.results(), 0, bytes)?;
+            self.check_local(command.results(), command.results_offset(), bytes)?;
         }
         Ok(())
     }
@@ -353,6 +359,9 @@ impl<M: Memory> Engine<M> {
 
     /// Tells the user that a command ended. Its place in the queue was reserved when it was posted.
     pub fn report(&mut self, command: &Command, result: Result<(), Failure>) {
+        if command.has(CommandFlags::PART) {
+            return self.part_ended(command, result);
+        }
         let Some(endpoint) = self.endpoint(command.endpoint) else {
             self.release_buffers(command);
             return;
@@ -435,7 +444,8 @@ impl<M: Memory> Engine<M> {
             return true;
         }
         let mine = self.entries.handles().filter(|(_, entry)| {
-            entry.command.endpoint == endpoint && entry.command.context == context && entry.purpose == u32::MAX
+            let mine = entry.command.endpoint == endpoint && entry.command.context == context;
+            mine && entry.purpose == u32::MAX && !entry.command.has(CommandFlags::PART)
         });
         let cancellable = mine.filter(|(handle, entry)| {
             let waits = |tracker: &Tracker| tracker.reissue.iter().any(|reissue| reissue.handle == *handle);
