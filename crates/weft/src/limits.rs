@@ -124,6 +124,8 @@ pub const LOCAL_HANDLE_LOOKS_MAX: u32 = 64;
 pub const LOCAL_COPIES_MAX: usize = 64;
 /// Copies of one peer that are not done, after which one round does not ask about more. A device has as many streams.
 pub const LOCAL_COPIES_ASKED: usize = weft_mem::limits::CUDA_STREAMS;
+/// Ranges of a peer's memory that one operation can have.
+pub const RANGES_MAX: usize = 8;
 
 const _: () = {
     assert!(LOCAL_FRAGMENT_BYTES <= weft_link::limits::PAYLOAD_MAX_BYTES);

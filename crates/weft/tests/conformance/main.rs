@@ -19,6 +19,7 @@ mod peers;
 mod remote_memory;
 mod support;
 mod triggers;
+mod vectors;
 mod waiting;
 mod waiting_messages;
 
@@ -69,6 +70,11 @@ macro_rules! cases {
             atomics {
                 every_operation_on_every_type fetch_add_counts_each_once compare_and_swap_has_one_winner
                 arrays_of_elements floats all_that_is_possible what_does_not_exist_is_refused
+            }
+            vectors {
+                several_ranges_end_as_one a_bad_range_fails_the_whole immediate_data_follows_all_ranges
+                ranges_that_do_not_fit_are_refused values_in_many_pieces atomics_on_several_ranges
+                closing_ends_what_goes_in_parts nothing_is_posted_without_room
             }
             errors {
                 unknown_key out_of_bounds missing_right after_deregistration unknown_peer queue_full
