@@ -40,7 +40,8 @@ use crate::slab::Slab;
 use crate::time::Time;
 
 pub use endpoint::{OpenError, Opening};
-use message::{Message, PostedReceive, Pull, Shared, UnexpectedMessage};
+use message::{Claim, Message, PostedReceive, Pull, Shared, UnexpectedMessage};
+pub use message::{ClaimId, Peek, Peeked};
 use transmit::{Answer, DatagramOut, Response};
 
 /// What an engine is made with. The defaults serve most.
@@ -276,7 +277,10 @@ pub struct Engine<M> {
     /// Messages that come by another road.
     arrivals: Slab<hall::Arriving>,
     /// Those that waited at their sender, and how their waiting ended.
-    matched: VecDeque<(u32, Result<(), crate::event::Failure>)>,
+    matched: VecDeque<(u32, hall::ArrivalVerdict)>,
+    /// Messages that were claimed, and a number for the last.
+    claims: Slab<Claim>,
+    claim_stamp: u32,
     unexpected_bytes: usize,
     /// Some endpoint has refused somebody since credits were last granted.
     credits_owed: bool,
@@ -345,6 +349,8 @@ impl<M: Memory> Engine<M> {
             shared: Slab::new(),
             arrivals: Slab::new(),
             matched: VecDeque::new(),
+            claims: Slab::new(),
+            claim_stamp: random.next_u32(),
             unexpected_bytes: 0,
             credits_owed: false,
             spare: Vec::new(),
@@ -544,7 +550,8 @@ impl<M: Memory> Engine<M> {
             tombstones: self.tombstones.len(),
             tombstone_bytes: self.tombstones.bytes(),
             messages: self.messages.len() + self.arrivals.len(),
-            unexpected: endpoints().map(|e| e.unexpected.len() + e.tagged_unexpected.len()).sum(),
+            unexpected: endpoints().map(|e| e.unexpected.len() + e.tagged_unexpected.len()).sum::<usize>()
+                + self.claims.len(),
             receives: endpoints().map(|e| e.posted.len() + e.tagged_posted.len()).sum(),
             reserved: self.queues.iter().map(CompletionQueue::reserved).sum(),
             held: self.lives.iter().map(|(_, life)| life.held.len()).sum(),
@@ -586,7 +593,7 @@ pub struct State {
     pub tombstone_bytes: usize,
     /// Messages partly received.
     pub messages: usize,
-    /// Messages that wait for a receive, all endpoints.
+    /// Messages that wait for a receive, claimed ones too, all endpoints.
     pub unexpected: usize,
     /// Receives posted, all endpoints.
     pub receives: usize,
