@@ -48,6 +48,9 @@ struct State {
     under_way: HashMap<u64, Outgoing>,
     watches: HashMap<u64, Address>,
     outbox: VecDeque<Outgoing>,
+    /// What is to be said about a connection of which something is being said: messages that are under way together may
+    /// arrive in any order.
+    lines: HashMap<u64, VecDeque<Outgoing>>,
     next_context: u64,
     receives_missing: usize,
     events: VecDeque<(u64, Event)>,
@@ -77,6 +80,8 @@ struct Connection {
     remote: u64,
     /// The other end's NIC answers by itself.
     automatic: bool,
+    /// The watch of its manager ended while something was being said to that: if it arrives, it was the last.
+    doubtful: bool,
     peer: Option<NamedPeer>,
     deadline: Option<Instant>,
 }
@@ -301,9 +306,7 @@ impl Hub {
             self.hold(state, to)?;
             let phase = Phase::Requesting(endpoint.clone());
             let number = endpoint.address().endpoint;
-            let (manager, automatic, deadline) = (to, false, None);
-            let asking = Connection { context, phase, number, manager, remote: 0, automatic, peer: None, deadline };
-            self.begin(state, token, asking);
+            self.begin(state, token, Connection::new(context, phase, number, to));
             self.send(state, to, token, &message)
         })?;
         Ok(token)
@@ -329,9 +332,9 @@ impl Hub {
                 return Err(error);
             }
             let (number, phase) = (endpoint.address().endpoint, Phase::Accepting);
-            let (remote, automatic, peer, deadline) = (request.token, request.automatic, Some(peer), None);
-            let connection = Connection { context, phase, number, manager, remote, automatic, peer, deadline };
-            self.begin(state, token, connection);
+            let (remote, automatic, peer) = (request.token, request.automatic, Some(peer));
+            let connection = Connection::new(context, phase, number, manager);
+            self.begin(state, token, Connection { remote, automatic, peer, ..connection });
             self.send(state, manager, token, &message)?;
             Ok(token)
         })
@@ -558,14 +561,16 @@ impl Hub {
 
     fn closed(&self, state: &mut State, from: Address, message: &Message) -> bool {
         let Some(connection) = state.connections.get(&message.to) else { return false };
-        if !connection.is_with(from, message.from) {
-            return false;
-        }
         match connection.phase {
-            // What it asked for it does not want any more.
-            Phase::Accepting => self.fail(state, message.to, ConnectFailure::Withdrawn),
-            Phase::Connected => self.end(state, message.to, |context| Event::Shutdown { context }),
-            Phase::Requesting(_) | Phase::Ended => return false,
+            // What it asked for it does not want any more, or what was accepted, if that was never heard of.
+            Phase::Accepting if connection.is_with(from, message.from) => {
+                self.fail(state, message.to, ConnectFailure::Withdrawn);
+            }
+            Phase::Requesting(_) => self.fail(state, message.to, ConnectFailure::Withdrawn),
+            Phase::Connected if connection.is_with(from, message.from) => {
+                self.end(state, message.to, |context| Event::Shutdown { context });
+            }
+            Phase::Accepting | Phase::Connected | Phase::Ended => return false,
         }
         true
     }
@@ -582,7 +587,11 @@ impl Hub {
         let behind = state.connections.iter().filter(|(_, connection)| connection.manager == address);
         let tokens: Vec<u64> = behind.map(|(token, _)| *token).collect();
         for token in tokens {
-            self.fail(state, token, ConnectFailure::Unreachable);
+            if !state.lines.contains_key(&token) {
+                self.fail(state, token, ConnectFailure::Unreachable);
+            } else if let Some(connection) = state.connections.get_mut(&token) {
+                connection.doubtful = true;
+            }
         }
     }
 
@@ -627,6 +636,11 @@ impl Hub {
 }
 
 impl Connection {
+    fn new(context: u64, phase: Phase, number: u32, manager: Address) -> Connection {
+        let (remote, automatic, doubtful, peer, deadline) = (0, false, false, None, None);
+        Connection { context, phase, number, manager, remote, automatic, doubtful, peer, deadline }
+    }
+
     fn is_with(&self, manager: Address, remote: u64) -> bool {
         self.manager == manager && self.remote == remote
     }
@@ -645,6 +659,13 @@ impl Hub {
     fn send(&self, state: &mut State, to: Address, token: u64, message: &Message) -> Result<()> {
         self.hold(state, to)?;
         let outgoing = Outgoing { to, kind: message.kind, token, bytes: message.emit(), attempts: 0 };
+        if token != 0 {
+            if let Some(line) = state.lines.get_mut(&token) {
+                line.push_back(outgoing);
+                return Ok(());
+            }
+            state.lines.insert(token, VecDeque::new());
+        }
         self.transmit(state, outgoing);
         Ok(())
     }
@@ -662,7 +683,17 @@ impl Hub {
         match self.endpoint.send_with(peer, outgoing.bytes.clone(), options) {
             Ok(_) => {
                 outgoing.attempts += 1;
+                let (to, token) = (outgoing.to, outgoing.token);
                 state.under_way.insert(context, outgoing);
+                // From here on nothing may be said for long.
+                if let Some(connection) = state.connections.get_mut(&token)
+                    && !matches!(connection.phase, Phase::Ended)
+                    && connection.manager == to
+                {
+                    connection.doubtful = false;
+                    let automatic = connection.automatic;
+                    self.watch(state, to, automatic);
+                }
             }
             Err(refused) if refused.error.is_full() => state.outbox.push_back(outgoing),
             Err(_) => self.settle(state, outgoing, Err(Failure::OperationFailed)),
@@ -679,14 +710,11 @@ impl Hub {
             (Kind::Reject | Kind::Shutdown, _) => (true, CONNECTION_REQUEST_ATTEMPTS),
             _ => (false, 0),
         };
-        let to = outgoing.to;
+        let (to, token) = (outgoing.to, outgoing.token);
         match result {
             Ok(()) => {
-                // From here on nothing may be said for long.
-                let lives = |connection: &&Connection| !matches!(connection.phase, Phase::Ended);
-                if let Some(connection) = connection.filter(lives).filter(|connection| connection.manager == to) {
-                    let automatic = connection.automatic;
-                    self.watch(state, to, automatic);
+                if connection.is_some_and(|connection| connection.doubtful && connection.manager == to) {
+                    self.fail(state, token, ConnectFailure::Unreachable);
                 }
             }
             // It may have arrived: all who receive know what came before.
@@ -694,14 +722,19 @@ impl Hub {
                 self.transmit(state, outgoing);
                 return;
             }
-            Err(failure) if wanted && outgoing.token != 0 => {
+            Err(failure) if wanted && token != 0 => {
                 let nobody = failure == Failure::NoSuchEndpoint && outgoing.kind == Kind::Request;
                 let failure = if nobody { ConnectFailure::NobodyListens } else { ConnectFailure::Unreachable };
-                self.fail(state, outgoing.token, failure);
+                self.fail(state, token, failure);
             }
             Err(_) => {}
         }
         self.let_go(state, to);
+        match state.lines.get_mut(&token).map(VecDeque::pop_front) {
+            Some(Some(next)) => self.transmit(state, next),
+            Some(None) => drop(state.lines.remove(&token)),
+            None => {}
+        }
     }
 
     /// Keeps a peer's name for one more user.
