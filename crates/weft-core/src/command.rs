@@ -199,6 +199,8 @@ pub enum PostError {
     BadBuffer,
     /// The caller: the operation does not fit the endpoint, or the atomic does not exist.
     NotSupported,
+    /// The caller: no message is claimed by that name at the endpoint.
+    NoSuchClaim,
     /// A local resource: too much is under way.
     QueueFull,
     /// A local resource: the completion queue could not take its event.
@@ -215,6 +217,9 @@ impl fmt::Display for PostError {
             }
             PostError::BadBuffer => write!(f, "the operation reaches outside of its local buffer"),
             PostError::NotSupported => write!(f, "this endpoint cannot do the operation on this datatype"),
+            PostError::NoSuchClaim => {
+                write!(f, "no such claim: its message was received or discarded, or never claimed")
+            }
             PostError::QueueFull => write!(f, "too many operations are under way: read completions, then try again"),
             PostError::CompletionQueueFull => {
                 write!(f, "the completion queue has no room for its event: read completions, then try again")

@@ -6,7 +6,7 @@ use super::{Endpoint, EndpointKind, Engine, Known};
 use crate::address::Address;
 use crate::atomic::AtomicClass;
 use crate::command::{Command, CommandFlags, EndpointId, Level, Operation, PostError};
-use crate::event::{Completion, CompletionKind, CounterId, Failure, QueueId};
+use crate::event::{Completion, CompletionFlags, CompletionKind, CounterId, Failure, QueueId};
 use crate::hash::Peer;
 use crate::limits::{
     ATOMIC_MAX_BYTES, LIFE_PSN_MAX, MESSAGE_LENGTH_MAX_BYTES, PROBE_LINGER_US, REST_US, RESTING_MAX, WINDOW_MAX,
@@ -490,12 +490,15 @@ pub(super) fn completion_of(command: &Command, local: LocalKey, result: Result<(
     let kind = match command.operation {
         Operation::Read | Operation::Pull => CompletionKind::Read,
         Operation::Write => CompletionKind::Write,
-        Operation::Atomic | Operation::FetchAtomic | Operation::CompareAtomic => CompletionKind::Atomic,
+        Operation::Atomic => CompletionKind::Atomic,
+        Operation::FetchAtomic | Operation::CompareAtomic => CompletionKind::FetchAtomic,
+        Operation::TaggedSend => CompletionKind::TaggedSend,
         _ => CompletionKind::Send,
     };
     Completion {
         context: command.context,
         kind,
+        flags: CompletionFlags::NONE,
         result,
         length: u64::from(command.length),
         tag: if command.operation == Operation::TaggedSend { command.address } else { 0 },

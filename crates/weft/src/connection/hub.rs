@@ -14,7 +14,7 @@ use weft_core::event::Failure;
 use weft_link::wait::WaitSet;
 
 use super::message::{Kind, MESSAGE_MAX_BYTES, Message};
-use super::{ConnectFailure, Event, Settings, Statistics};
+use super::{ConnectFailure, Event, LISTENER_NUMBER, Settings, Statistics};
 use crate::completion_queue::{Completion, CompletionQueue};
 use crate::domain::Domain;
 use crate::driver::Progress;
@@ -141,7 +141,8 @@ impl Hub {
     pub(super) fn open(domain: &Domain, settings: Settings, listens: bool) -> Result<Hub> {
         let queue = domain.completion_queue(CONNECTION_QUEUE_CAPACITY);
         let options = EndpointOptions::with_queue(crate::EndpointKind::Reliable, &queue);
-        let endpoint = domain.open_endpoint(options)?;
+        let number = listens.then_some(LISTENER_NUMBER);
+        let endpoint = domain.open_endpoint(EndpointOptions { number, ..options })?;
         let set = WaitSet::new(&[queue.descriptor()?]).map_err(Error::system("make a descriptor to wait on"))?;
         let state = State { listens, receives_missing: CONNECTION_RECEIVES, ..State::default() };
         let hub = Hub { state: Mutex::new(state), set, settings, endpoint, queue };

@@ -9,6 +9,7 @@
 )]
 
 mod atomics;
+mod endpoints;
 mod errors;
 mod flow;
 mod lifetimes;
@@ -18,6 +19,7 @@ mod peers;
 mod remote_memory;
 mod support;
 mod waiting;
+mod waiting_messages;
 
 /// Makes a module for each combination, with a test for each case.
 macro_rules! combinations {
@@ -69,6 +71,9 @@ macro_rules! cases {
                 unknown_key out_of_bounds missing_right after_deregistration unknown_peer queue_full
                 closed_remote_endpoint read_only_buffers misaligned_atomics foreign_queue too_long_to_inject
             }
+            endpoints {
+                numbers_can_be_chosen completions_tell_what_ended multi_receives_say_when_they_end
+            }
             flow {
                 a_full_queue_holds_peers_back levels silent_operations counters_count
                 refused_buffers_come_back thousands_of_messages
@@ -82,6 +87,11 @@ macro_rules! cases {
             peers {
                 two_peers_do_not_mix many_endpoints all_to_all both_ways_at_once fabrics_do_not_hear_each_other
                 many_threads
+            }
+            waiting_messages {
+                looking_changes_nothing claimed_messages_are_for_who_claimed_them
+                a_claim_can_be_too_long_for_its_buffer discarded_messages_are_done_for_their_sender
+                claims_end_with_their_endpoint a_claimed_message_can_be_lost
             }
             waiting {
                 sleep_until_a_message_comes descriptors_lose_no_wake_up time_passes counters_wake

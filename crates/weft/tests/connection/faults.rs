@@ -51,7 +51,8 @@ pub(crate) fn a_closed_listener_rejects(world: &World) {
     // The one that was taken can still be accepted.
     let end = b.endpoint();
     let _accepting = b.manager.accept(first, &end, 9, b"").unwrap();
-    let Event::Connected { context, .. } = world.event(&a) else { panic!("not connected") };
+    let event = world.event(&a);
+    let Event::Connected { context, .. } = event else { panic!("{event:?} after {refused:?}") };
     assert!(!refused.contains(&context));
     assert_eq!(ends[context as usize].address(), taken);
     // Now it is gone.
