@@ -48,9 +48,6 @@ struct State {
     under_way: HashMap<u64, Outgoing>,
     watches: HashMap<u64, Address>,
     outbox: VecDeque<Outgoing>,
-    /// What is to be said about a connection of which something is being said: messages that are under way together may
-    /// arrive in any order.
-    lines: HashMap<u64, VecDeque<Outgoing>>,
     next_context: u64,
     receives_missing: usize,
     events: VecDeque<(u64, Event)>,
@@ -80,6 +77,8 @@ struct Connection {
     remote: u64,
     /// The other end's NIC answers by itself.
     automatic: bool,
+    /// Messages about it whose fate is not known.
+    saying: u32,
     /// The watch of its manager ended while something was being said to that: if it arrives, it was the last.
     doubtful: bool,
     peer: Option<NamedPeer>,
@@ -296,7 +295,7 @@ impl Hub {
         let token = draw_token()?;
         let message = Message {
             kind: Kind::Request,
-            automatic: self.domain().progress_mode() == Progress::Automatic,
+            flag: self.domain().progress_mode() == Progress::Automatic,
             to: 0,
             from: token,
             endpoint: endpoint.address().endpoint,
@@ -318,7 +317,7 @@ impl Hub {
         let token = draw_token()?;
         let message = Message {
             kind: Kind::Accept,
-            automatic: self.domain().progress_mode() == Progress::Automatic,
+            flag: self.domain().progress_mode() == Progress::Automatic,
             to: request.token,
             from: token,
             endpoint: endpoint.address().endpoint,
@@ -434,15 +433,16 @@ impl Hub {
 
     fn leave(&self, state: &mut State, token: u64) {
         let Some(connection) = state.connections.get(&token) else { return };
-        let tell = match connection.phase {
-            Phase::Requesting(_) => false,
-            Phase::Accepting | Phase::Connected => true,
-            Phase::Ended => return,
-        };
+        let connected = matches!(connection.phase, Phase::Connected);
         let (manager, remote) = (connection.manager, connection.remote);
-        if tell {
-            // Who cannot be told finds out by its watch.
-            let _ = self.send(state, manager, token, &Message::bare(Kind::Shutdown, remote, token));
+        match connection.phase {
+            Phase::Requesting(_) => {}
+            Phase::Accepting | Phase::Connected => {
+                let message = Message { flag: connected, ..Message::bare(Kind::Shutdown, remote, token) };
+                // Who cannot be told finds out by its watch.
+                let _ = self.send(state, manager, token, &message);
+            }
+            Phase::Ended => return,
         }
         self.finish(state, token);
     }
@@ -484,7 +484,7 @@ impl Hub {
         }
         state.seen.insert(name);
         state.seen_in_order.push_back(name);
-        let Message { from: token, endpoint, automatic, data, .. } = message;
+        let Message { from: token, endpoint, flag: automatic, data, .. } = message;
         state.requests.push_back(RawRequest { from, token, endpoint, automatic, data });
         state.changed = true;
         true
@@ -523,7 +523,7 @@ impl Hub {
             state.retired.push(endpoint);
         }
         (connection.manager, connection.remote, connection.peer) = (from, message.from, Some(named));
-        connection.automatic = message.automatic;
+        connection.automatic = message.flag;
         if let Some(deadline) = connection.deadline.take() {
             state.deadlines.remove(&(deadline, token));
         }
@@ -561,6 +561,10 @@ impl Hub {
     }
 
     fn closed(&self, state: &mut State, from: Address, message: &Message) -> bool {
+        // Messages that are under way together arrive in any order: this one says what the confirmation would have.
+        if message.flag {
+            self.confirmed(state, from, message);
+        }
         let Some(connection) = state.connections.get(&message.to) else { return false };
         match connection.phase {
             // What it asked for it does not want any more, or what was accepted, if that was never heard of.
@@ -585,13 +589,16 @@ impl Hub {
         if matches!(result, Ok(()) | Err(Failure::Cancelled | Failure::Closed)) {
             return;
         }
-        let behind = state.connections.iter().filter(|(_, connection)| connection.manager == address);
+        // A listener that closes in order has answered everybody, or its user has: the answer is on its way.
+        let in_order = matches!(result, Err(Failure::NoSuchEndpoint | Failure::Aborted));
+        let ends = |connection: &Connection| !(in_order && matches!(connection.phase, Phase::Requesting(_)));
+        let behind = state.connections.iter().filter(|(_, it)| it.manager == address && ends(it));
         let tokens: Vec<u64> = behind.map(|(token, _)| *token).collect();
         for token in tokens {
-            if !state.lines.contains_key(&token) {
+            let Some(connection) = state.connections.get_mut(&token) else { continue };
+            connection.doubtful = connection.saying > 0;
+            if !connection.doubtful {
                 self.fail(state, token, ConnectFailure::Unreachable);
-            } else if let Some(connection) = state.connections.get_mut(&token) {
-                connection.doubtful = true;
             }
         }
     }
@@ -638,8 +645,8 @@ impl Hub {
 
 impl Connection {
     fn new(context: u64, phase: Phase, number: u32, manager: Address) -> Connection {
-        let (remote, automatic, doubtful, peer, deadline) = (0, false, false, None, None);
-        Connection { context, phase, number, manager, remote, automatic, doubtful, peer, deadline }
+        let (remote, automatic, saying, doubtful, peer, deadline) = (0, false, 0, false, None, None);
+        Connection { context, phase, number, manager, remote, automatic, saying, doubtful, peer, deadline }
     }
 
     fn is_with(&self, manager: Address, remote: u64) -> bool {
@@ -660,12 +667,8 @@ impl Hub {
     fn send(&self, state: &mut State, to: Address, token: u64, message: &Message) -> Result<()> {
         self.hold(state, to)?;
         let outgoing = Outgoing { to, kind: message.kind, token, bytes: message.emit(), attempts: 0 };
-        if token != 0 {
-            if let Some(line) = state.lines.get_mut(&token) {
-                line.push_back(outgoing);
-                return Ok(());
-            }
-            state.lines.insert(token, VecDeque::new());
+        if let Some(connection) = state.connections.get_mut(&token) {
+            connection.saying += 1;
         }
         self.transmit(state, outgoing);
         Ok(())
@@ -731,10 +734,8 @@ impl Hub {
             Err(_) => {}
         }
         self.let_go(state, to);
-        match state.lines.get_mut(&token).map(VecDeque::pop_front) {
-            Some(Some(next)) => self.transmit(state, next),
-            Some(None) => drop(state.lines.remove(&token)),
-            None => {}
+        if let Some(connection) = state.connections.get_mut(&token) {
+            connection.saying = connection.saying.saturating_sub(1);
         }
     }
 

@@ -6,7 +6,7 @@
 //! | 0..4 | `WFCM` |
 //! | 4 | version, 1 |
 //! | 5 | kind: 1 request, 2 accept, 3 reject, 4 confirm, 5 shutdown |
-//! | 6 | flags: bit 0 of request and accept, the sender's NIC answers by itself (automatic progress); all others 0 |
+//! | 6 | bit 0 of request and accept: the sender's NIC answers by itself (automatic progress); of shutdown: the sender was connected; all else 0 |
 //! | 7 | 0 |
 //! | 8..16 | the receiver's token of the connection; 0 in a request, which the receiver has none of yet |
 //! | 16..24 | the sender's token of the connection; 0 in a reject, whose sender has none |
@@ -28,7 +28,9 @@
 //! Tokens are random, so an accept or a reject is believed because its sender knows the token that only the listener was
 //! told. Who sent a message, and so where the endpoint to be connected is, comes from the message's source and never from
 //! its bytes. A request that is repeated (its sender could not know whether it had arrived) is known by source and token.
-//! An accept for a token that is not waited for any more is answered by a shutdown. Everything else that does not fit is
+//! An accept for a token that is not waited for any more is answered by a shutdown. Messages may overtake each other: a
+//! shutdown of one who was connected says what its confirm says; one that comes before the accept ends the request.
+//! Everything else that does not fit is
 //! ignored and counted.
 
 use crate::limits::{CONNECTION_DATA_MAX_BYTES, CONNECTION_HEADER_BYTES};
@@ -38,7 +40,7 @@ pub(super) const MESSAGE_MAX_BYTES: usize = CONNECTION_HEADER_BYTES + CONNECTION
 
 const MAGIC: [u8; 4] = *b"WFCM";
 const VERSION: u8 = 1;
-const FLAG_AUTOMATIC: u8 = 1;
+const FLAG: u8 = 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -52,8 +54,9 @@ pub(super) enum Kind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Message {
     pub(super) kind: Kind,
-    /// The sender's NIC answers by itself, so that its silence means something.
-    pub(super) automatic: bool,
+    /// Of request and accept: the sender's NIC answers by itself, so that its silence means something. Of shutdown: the
+    /// sender was connected.
+    pub(super) flag: bool,
     /// The receiver's token.
     pub(super) to: u64,
     /// The sender's token.
@@ -65,13 +68,13 @@ pub(super) struct Message {
 impl Message {
     /// One without private data.
     pub(super) fn bare(kind: Kind, to: u64, from: u64) -> Message {
-        Message { kind, automatic: false, to, from, endpoint: 0, data: Vec::new() }
+        Message { kind, flag: false, to, from, endpoint: 0, data: Vec::new() }
     }
 
     pub(super) fn emit(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(CONNECTION_HEADER_BYTES + self.data.len());
         bytes.extend(MAGIC);
-        bytes.extend([VERSION, self.kind as u8, if self.automatic { FLAG_AUTOMATIC } else { 0 }, 0]);
+        bytes.extend([VERSION, self.kind as u8, if self.flag { FLAG } else { 0 }, 0]);
         bytes.extend(self.to.to_be_bytes());
         bytes.extend(self.from.to_be_bytes());
         bytes.extend(self.endpoint.to_be_bytes());
@@ -101,7 +104,7 @@ impl Message {
         };
         let message = Message {
             kind,
-            automatic: flags == FLAG_AUTOMATIC,
+            flag: flags == FLAG,
             to: u64::from_be_bytes(*to),
             from: u64::from_be_bytes(*from),
             endpoint: u32::from_be_bytes(*endpoint),
@@ -110,7 +113,7 @@ impl Message {
         let names_endpoint = matches!(kind, Kind::Request | Kind::Accept);
         let right = *magic == MAGIC
             && version == VERSION
-            && (flags == 0 || names_endpoint && flags == FLAG_AUTOMATIC)
+            && (flags == 0 || flags == FLAG && (names_endpoint || kind == Kind::Shutdown))
             && zero == 0
             && *reserved == [0, 0]
             && (message.to == 0) == (kind == Kind::Request)
@@ -132,12 +135,12 @@ mod tests {
         let kinds = [Kind::Request, Kind::Accept, Kind::Reject, Kind::Confirm, Kind::Shutdown];
         let data = proptest::collection::vec(any::<u8>(), 0..=CONNECTION_DATA_MAX_BYTES);
         let parts = (0..kinds.len(), any::<bool>(), 1..=u64::MAX, 1..=u64::MAX, any::<u32>(), data);
-        parts.prop_map(move |(kind, automatic, to, from, endpoint, data)| {
+        parts.prop_map(move |(kind, flag, to, from, endpoint, data)| {
             let kind = kinds[kind];
             let names_endpoint = matches!(kind, Kind::Request | Kind::Accept);
             Message {
                 kind,
-                automatic: automatic && names_endpoint,
+                flag: flag && (names_endpoint || kind == Kind::Shutdown),
                 to: if kind == Kind::Request { 0 } else { to },
                 from: if kind == Kind::Reject { 0 } else { from },
                 endpoint: if names_endpoint { endpoint } else { 0 },
