@@ -22,10 +22,12 @@ use crate::endpoint::{Endpoint, EndpointOptions};
 use crate::error::{Error, Result};
 use crate::limits::{
     CONNECTION_ANSWERS_MAX, CONNECTION_ATTEMPTS, CONNECTION_COMPLETIONS_PER_TURN, CONNECTION_DATA_MAX_BYTES,
-    CONNECTION_QUEUE_CAPACITY, CONNECTION_RECEIVES, CONNECTION_REQUEST_ATTEMPTS, CONNECTION_REQUESTS_MAX,
-    CONNECTION_SEEN_MAX, CONNECTION_SENDS_MAX, CONNECTION_WATCHES_MAX, CONNECTIONS_MAX, LINGER_MAX_US,
+    CONNECTION_DISCARDS_MAX, CONNECTION_QUEUE_CAPACITY, CONNECTION_RECEIVES, CONNECTION_REQUEST_ATTEMPTS,
+    CONNECTION_REQUESTS_MAX, CONNECTION_SEEN_MAX, CONNECTION_SENDS_MAX, CONNECTION_WATCHES_MAX, CONNECTIONS_MAX,
+    LINGER_MAX_US,
 };
 use crate::operation::Options;
+use crate::raw;
 
 /// The tag of messages that nobody receives: they end when their target does.
 const WATCH_TAG: u64 = 0x5745_4654_5741_5443;
@@ -108,6 +110,8 @@ struct Peer {
     users: usize,
     /// The context of the message that ends when this peer does.
     watch: Option<u64>,
+    /// It was asked to end that.
+    unwatching: bool,
 }
 
 struct Outgoing {
@@ -464,6 +468,7 @@ impl Hub {
             Kind::Reject => self.rejected(state, message),
             Kind::Confirm => self.confirmed(state, source, &message),
             Kind::Shutdown => self.closed(state, source, &message),
+            Kind::Unwatch => self.unwatched(state, source),
         };
         state.statistics.ignored += u64::from(!right);
     }
@@ -580,10 +585,36 @@ impl Hub {
         true
     }
 
+    fn unwatched(&self, state: &mut State, from: Address) -> bool {
+        let Ok(peer) = self.hold(state, from) else { return false };
+        let found = self.discard_watches(peer);
+        self.let_go(state, from);
+        found
+    }
+
+    /// Throws away what a peer left here to hear of our end.
+    fn discard_watches(&self, peer: PeerId) -> bool {
+        let mut watch = raw::receive(&self.endpoint, 1);
+        (watch.source, watch.tagged, watch.tag) = (Some(peer), true, WATCH_TAG);
+        // An honest peer leaves one.
+        let discard = || matches!(raw::peek(&self.endpoint, &watch, raw::Peek::Discard), Ok(Some(_)));
+        (0..CONNECTION_DISCARDS_MAX).take_while(|_| discard()).count() > 0
+    }
+
     /// A watched peer is gone, and with it all connections that it stands behind.
     fn lose(&self, state: &mut State, address: Address, result: Result<(), Failure>) {
-        if let Some(peer) = state.peers.get_mut(&address) {
-            peer.watch = None;
+        let Some(peer) = state.peers.get_mut(&address) else { return };
+        (peer.watch, peer.unwatching) = (None, false);
+        let (id, used) = (peer.peer, peer.users > 0);
+        if result.is_ok() && used {
+            // It was asked to end the watch, and then there was another connection.
+            let lives = |it: &&Connection| it.manager == address && !matches!(it.phase, Phase::Ended);
+            let automatic = state.connections.values().find(lives).map(|connection| connection.automatic);
+            automatic.into_iter().for_each(|automatic| self.watch(state, address, automatic));
+            return;
+        }
+        if result.is_err() {
+            self.discard_watches(id);
         }
         self.tidy(state, address);
         if matches!(result, Ok(()) | Err(Failure::Cancelled | Failure::Closed)) {
@@ -748,18 +779,17 @@ impl Hub {
         let addresses = self.domain().addresses();
         let added = addresses.find(address).is_none();
         let peer = addresses.insert(address)?;
-        state.peers.insert(address, Peer { peer, added, users: 1, watch: None });
+        state.peers.insert(address, Peer { peer, added, users: 1, watch: None, unwatching: false });
         Ok(peer)
     }
 
     fn let_go(&self, state: &mut State, address: Address) {
         let Some(peer) = state.peers.get_mut(&address) else { return };
         peer.users = peer.users.saturating_sub(1);
-        if peer.users == 0
-            && let Some(context) = peer.watch
-        {
-            // Its completion says so. Where it cannot be cancelled it goes on, for the next connection to this peer.
-            self.endpoint.cancel(context);
+        if peer.users == 0 && peer.watch.is_some() && !peer.unwatching {
+            peer.unwatching = true;
+            // If it is not heard the watch goes on, for the next connection to this peer.
+            let _ = self.send(state, address, 0, &Message::bare(Kind::Unwatch, 0, 0));
         }
         self.tidy(state, address);
     }

@@ -5,13 +5,13 @@
 //! |---|---|
 //! | 0..4 | `WFCM` |
 //! | 4 | version, 1 |
-//! | 5 | kind: 1 request, 2 accept, 3 reject, 4 confirm, 5 shutdown |
+//! | 5 | kind: 1 request, 2 accept, 3 reject, 4 confirm, 5 shutdown, 6 unwatch |
 //! | 6 | bit 0 of request and accept: the sender's NIC answers by itself (automatic progress); of shutdown: the sender was connected; all else 0 |
 //! | 7 | 0 |
-//! | 8..16 | the receiver's token of the connection; 0 in a request, which the receiver has none of yet |
-//! | 16..24 | the sender's token of the connection; 0 in a reject, whose sender has none |
+//! | 8..16 | the receiver's token of the connection; 0 in a request, which the receiver has none of yet, and in unwatch |
+//! | 16..24 | the sender's token of the connection; 0 in a reject, whose sender has none, and in unwatch |
 //! | 24..28 | of request and accept: the number of the endpoint to be connected, on the NIC that sends; otherwise 0 |
-//! | 28..30 | bytes of private data, at most 256; of confirm and shutdown 0 |
+//! | 28..30 | bytes of private data, at most 256; of confirm, shutdown and unwatch 0 |
 //! | 30..32 | 0 |
 //! | 32.. | private data, to the end of the message |
 //!
@@ -30,6 +30,10 @@
 //! its bytes. A request that is repeated (its sender could not know whether it had arrived) is known by source and token.
 //! An accept for a token that is not waited for any more is answered by a shutdown. Messages may overtake each other: a
 //! shutdown of one who was connected says what its confirm says; one that comes before the accept ends the request.
+//!
+//! A *watch* is a message of one byte with the tag `WEFTWATC` that its receiver leaves where it is. It ends when the
+//! receiver does. Unwatch says that it is not needed any more: its receiver throws it away, which ends it in order.
+//!
 //! Everything else that does not fit is
 //! ignored and counted.
 
@@ -49,6 +53,7 @@ pub(super) enum Kind {
     Reject = 3,
     Confirm = 4,
     Shutdown = 5,
+    Unwatch = 6,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,6 +105,7 @@ impl Message {
             3 => Kind::Reject,
             4 => Kind::Confirm,
             5 => Kind::Shutdown,
+            6 => Kind::Unwatch,
             _ => return None,
         };
         let message = Message {
@@ -116,8 +122,8 @@ impl Message {
             && (flags == 0 || flags == FLAG && (names_endpoint || kind == Kind::Shutdown))
             && zero == 0
             && *reserved == [0, 0]
-            && (message.to == 0) == (kind == Kind::Request)
-            && (message.from == 0) == (kind == Kind::Reject)
+            && (message.to == 0) == matches!(kind, Kind::Request | Kind::Unwatch)
+            && (message.from == 0) == matches!(kind, Kind::Reject | Kind::Unwatch)
             && (message.endpoint == 0 || names_endpoint)
             && data.len() == usize::from(u16::from_be_bytes(*length))
             && data.len() <= CONNECTION_DATA_MAX_BYTES
@@ -132,7 +138,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn messages() -> impl Strategy<Value = Message> {
-        let kinds = [Kind::Request, Kind::Accept, Kind::Reject, Kind::Confirm, Kind::Shutdown];
+        let kinds = [Kind::Request, Kind::Accept, Kind::Reject, Kind::Confirm, Kind::Shutdown, Kind::Unwatch];
         let data = proptest::collection::vec(any::<u8>(), 0..=CONNECTION_DATA_MAX_BYTES);
         let parts = (0..kinds.len(), any::<bool>(), 1..=u64::MAX, 1..=u64::MAX, any::<u32>(), data);
         parts.prop_map(move |(kind, flag, to, from, endpoint, data)| {
@@ -141,8 +147,8 @@ mod tests {
             Message {
                 kind,
                 flag: flag && (names_endpoint || kind == Kind::Shutdown),
-                to: if kind == Kind::Request { 0 } else { to },
-                from: if kind == Kind::Reject { 0 } else { from },
+                to: if matches!(kind, Kind::Request | Kind::Unwatch) { 0 } else { to },
+                from: if matches!(kind, Kind::Reject | Kind::Unwatch) { 0 } else { from },
                 endpoint: if names_endpoint { endpoint } else { 0 },
                 data: if names_endpoint || kind == Kind::Reject { data } else { Vec::new() },
             }

@@ -69,10 +69,6 @@ pub(crate) fn many_connections_one_after_the_other(world: &World) {
     world.until(|| {
         assert_eq!((a.manager.poll().unwrap(), b.manager.poll().unwrap()), (None, None));
         let now = (a.domain.state(), b.domain.state());
-        if std::env::var("SHOW").is_ok() {
-            eprintln!("{now:?}");
-            std::thread::sleep(std::time::Duration::from_millis(200));
-        }
         let kept = |state: &weft::State| (state.commands, state.unexpected, state.messages);
         (kept(&now.0) == kept(&before.0) && kept(&now.1) == kept(&before.1)).then_some(())
     });

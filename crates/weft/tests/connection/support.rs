@@ -7,7 +7,7 @@ use weft::connection::{Connection, Event, Listener, Manager, Request, Settings};
 use weft::{CompletionQueue, Domain, Endpoint, Fabric, PeerId, Progress, Road};
 
 /// Long enough that only a hang reaches it.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct World {
     fabric: Fabric,
