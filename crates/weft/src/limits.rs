@@ -37,6 +37,8 @@ pub const CONNECTION_SENDS_MAX: usize = 128;
 pub const CONNECTION_QUEUE_CAPACITY: usize = 2048;
 /// Peers of a manager that are watched. Others are heard of when something that is sent to them fails.
 pub const CONNECTION_WATCHES_MAX: usize = 1024;
+/// Watches of one peer that are thrown away at once.
+pub const CONNECTION_DISCARDS_MAX: usize = 4;
 /// Answers that wait; past this, messages about connections that are unknown are not answered.
 pub const CONNECTION_ANSWERS_MAX: usize = 4096;
 /// Completions that one call takes before it lets its caller look at the events.
