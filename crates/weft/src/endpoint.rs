@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use weft_core::address::Address;
 use weft_core::command::{Command, CommandFlags, EndpointId, Operation, PostError, Receive};
-use weft_core::engine::{Bindings, EndpointKind};
+use weft_core::engine::{Bindings, EndpointKind, Opening};
 use weft_core::memory::LocalKey;
 use weft_mem::{Buffer, Segment};
 
@@ -63,6 +63,9 @@ struct Inner {
 pub struct EndpointOptions {
     /// Reliable, or datagrams that may be lost.
     pub kind: EndpointKind,
+    /// Its number in [`Endpoint::address`], if that shall be a certain one: peers that know the number need not be told
+    /// the address. `None`: one is drawn that nobody can guess, and that is not 0.
+    pub number: Option<u32>,
     /// Completions of what it sends, writes and reads.
     pub transmit_queue: Option<CompletionQueue>,
     /// Completions of receives, and of peers' writes with immediate data.
@@ -85,6 +88,7 @@ impl Default for EndpointOptions {
     fn default() -> EndpointOptions {
         EndpointOptions {
             kind: EndpointKind::Reliable,
+            number: None,
             transmit_queue: None,
             receive_queue: None,
             send_counter: None,
@@ -131,6 +135,8 @@ pub(crate) enum Payload<'a> {
     None,
     /// All of a buffer.
     Whole(Buffer),
+    /// All of a buffer that need not come back.
+    Lent(Buffer),
     /// A buffer of which the command names the part.
     Part(Buffer),
     /// As `Part`, and if it fetches the results go to its beginning.
@@ -160,7 +166,8 @@ impl Endpoint {
             remote_read_counter: counter(&options.remote_read_counter),
         };
         let mut core = domain.nic().lock();
-        let id = core.engine.open_endpoint(options.kind, bindings);
+        let opening = Opening { number: options.number };
+        let id = core.engine.open_endpoint_with(options.kind, bindings, &opening)?;
         let number = core.engine.endpoint_number(id).ok_or(PostError::NoSuchEndpoint)?;
         drop(core);
         let address = Address { socket: domain.local(), endpoint: number };
@@ -328,6 +335,7 @@ impl Core {
         let bytes = match &payload {
             Payload::Copy(bytes) => Some(Segment::from_slice(bytes)),
             Payload::Whole(buffer) if self.engine.memory().has_room() => buffer.segment(),
+            Payload::Lent(buffer) => buffer.segment(),
             _ => None,
         };
         let short = bytes.and_then(|bytes| Some((bytes, u32::try_from(bytes.len()).ok()?)));
@@ -335,7 +343,10 @@ impl Core {
         match local.do_at_once(&mut self.engine, command, bytes) {
             None => return Err(NotDone::Later(payload)),
             Some(Err(error)) => {
-                let buffer = if let Payload::Whole(buffer) = payload { Some(buffer) } else { None };
+                let buffer = match payload {
+                    Payload::Whole(buffer) | Payload::Lent(buffer) => Some(buffer),
+                    _ => None,
+                };
                 return Err(NotDone::Refused(Refused { error: error.into(), buffer }));
             }
             Some(Ok(())) => command.length = length,
@@ -367,7 +378,7 @@ impl Core {
         let too_long = |length: usize| PostError::TooLong { length: length as u64, limit };
         match payload {
             Payload::None => {}
-            Payload::Whole(buffer) => {
+            Payload::Whole(buffer) | Payload::Lent(buffer) => {
                 let length = buffer.len();
                 let reads = command.operation == Operation::Read && !buffer.is_writable() && length > 0;
                 let error = if reads { Err(PostError::BadBuffer) } else { Ok(()) };
