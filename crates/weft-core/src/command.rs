@@ -8,6 +8,7 @@ use core::fmt;
 
 use crate::address::PeerId;
 use crate::atomic::AtomicCall;
+use crate::event::CounterId;
 use crate::memory::LocalKey;
 
 /// Names an endpoint of this node.
@@ -71,11 +72,19 @@ impl CommandFlags {
     pub const UNORDERED: CommandFlags = CommandFlags(16);
     /// More commands follow at once: do not send for this one alone.
     pub const MORE: CommandFlags = CommandFlags(32);
+    /// Its end is counted besides ([`crate::engine::Engine::count_end`], which alone sets it): its context is the engine's.
+    pub const COUNTED: CommandFlags = CommandFlags(1 << 15);
 
     /// Whether all bits of `other` are set.
     #[must_use]
     pub const fn contains(self, other: CommandFlags) -> bool {
         self.0 & other.0 == other.0
+    }
+
+    /// Those that are not in `other`.
+    #[must_use]
+    pub const fn without(self, other: CommandFlags) -> CommandFlags {
+        CommandFlags(self.0 & !other.0)
     }
 }
 
@@ -179,6 +188,8 @@ pub struct Receive {
     pub silent: bool,
     /// The user's own name for it.
     pub context: u64,
+    /// Counts its end besides the endpoint's own counter.
+    pub counter: Option<CounterId>,
 }
 
 /// Why a command or receive was not taken. Nothing was changed.
@@ -199,6 +210,8 @@ pub enum PostError {
     BadBuffer,
     /// The caller: the operation does not fit the endpoint, or the atomic does not exist.
     NotSupported,
+    /// The caller: no message is claimed by that name at the endpoint.
+    NoSuchClaim,
     /// A local resource: too much is under way.
     QueueFull,
     /// A local resource: the completion queue could not take its event.
@@ -215,6 +228,9 @@ impl fmt::Display for PostError {
             }
             PostError::BadBuffer => write!(f, "the operation reaches outside of its local buffer"),
             PostError::NotSupported => write!(f, "this endpoint cannot do the operation on this datatype"),
+            PostError::NoSuchClaim => {
+                write!(f, "no such claim: its message was received or discarded, or never claimed")
+            }
             PostError::QueueFull => write!(f, "too many operations are under way: read completions, then try again"),
             PostError::CompletionQueueFull => {
                 write!(f, "the completion queue has no room for its event: read completions, then try again")

@@ -71,6 +71,18 @@ impl Counter {
         self.change(|count| count.errors = errors);
     }
 
+    /// Adds to the errors.
+    pub fn add_errors(&self, more: u64) {
+        self.change(|count| count.errors = count.errors.wrapping_add(more));
+    }
+
+    /// Value and errors as they were at the same time.
+    #[must_use]
+    pub fn read(&self) -> (u64, u64) {
+        let count = self.count();
+        (count.value, count.errors)
+    }
+
     /// Sleeps until the value is at least this, for `timeout` at most (`None`: for ever). Fails when an operation does.
     pub fn wait(&self, value: u64, timeout: Option<Duration>) -> Result<()> {
         let errors = self.errors();
@@ -143,6 +155,6 @@ impl Drop for Inner {
     fn drop(&mut self) {
         let mut core = self.domain.nic().lock();
         self.waiter.close(&mut core);
-        core.engine.close_counter(self.id);
+        core.close_counter(self.id);
     }
 }

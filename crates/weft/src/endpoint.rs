@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use weft_core::address::Address;
 use weft_core::command::{Command, CommandFlags, EndpointId, Operation, PostError, Receive};
-use weft_core::engine::{Bindings, EndpointKind, Opening};
+use weft_core::engine::{Bindings, ClaimId, EndpointKind, Opening, Peek, Peeked};
 use weft_core::memory::LocalKey;
 use weft_mem::{Buffer, Segment};
 
 use crate::completion_queue::CompletionQueue;
 use crate::counter::Counter;
 use crate::domain::Domain;
-use crate::driver::Core;
+use crate::driver::{Core, Progress};
 use crate::error::{Error, Refused, Result};
 use crate::limits::LINGER_MAX_US;
 
@@ -220,6 +220,13 @@ impl Endpoint {
         self.inner.id
     }
 
+    /// The NIC will post this command by itself.
+    pub(crate) fn will_post(&self, command: &Command) {
+        if command.has(CommandFlags::SILENT) {
+            self.inner.injected.store(true, Ordering::Relaxed);
+        }
+    }
+
     fn context(&self, chosen: Option<u64>) -> u64 {
         chosen.unwrap_or_else(|| self.inner.next_context.fetch_add(1, Ordering::Relaxed))
     }
@@ -261,8 +268,15 @@ impl Endpoint {
     }
 
     /// Posts a receive with its buffer; gives its context.
-    pub(crate) fn post_receive(
+    pub(crate) fn post_receive(&self, receive: Receive, buffer: Buffer, context: Option<u64>) -> Result<u64, Refused> {
+        self.post_receive_for(None, receive, buffer, context)
+    }
+
+    /// The same, for a message that was claimed or for any that matches.
+    #[inline]
+    pub(crate) fn post_receive_for(
         &self,
+        claim: Option<ClaimId>,
         mut receive: Receive,
         buffer: Buffer,
         context: Option<u64>,
@@ -274,17 +288,46 @@ impl Endpoint {
         let mut core = self.domain().nic().lock();
         receive.local = core.attach(buffer)?;
         // Only a message that waits as packets brings timers into it.
-        let now = if core.engine.has_unexpected(receive.endpoint) { core.now() } else { core.engine.clock() };
-        if let Err(error) = core.engine.post_receive(now, &receive) {
+        let waits = claim.is_some() || core.engine.has_unexpected(receive.endpoint);
+        let now = if waits { core.now() } else { core.engine.clock() };
+        let posted = match claim {
+            None => core.engine.post_receive(now, &receive),
+            Some(claim) => core.engine.receive_claimed(now, claim, &receive),
+        };
+        if let Err(error) = posted {
             let buffer = core.engine.memory_mut().take(receive.local);
             return Err(Refused { error: error.into(), buffer });
         }
-        core.unblock();
-        if core.engine.is_urgent() {
-            let now = core.now();
-            core.posted(now, false);
-        }
+        core.received();
         Ok(receive.context)
+    }
+
+    /// The first message that waits and that a receive would take. Messages that come are looked for if none waits.
+    pub(crate) fn peek(&self, mut receive: Receive, peek: Peek) -> Result<Option<Peeked>> {
+        receive.endpoint = self.inner.id;
+        let nic = self.domain().nic();
+        let mut core = nic.lock();
+        let now = core.now();
+        let mut found = core.engine.peek(now, &receive, peek)?;
+        if found.is_none() && nic.progress_mode() == Progress::Manual {
+            core.progress();
+            let now = core.now();
+            found = core.engine.peek(now, &receive, peek)?;
+        }
+        if found.is_none() {
+            core.check()?;
+        } else if peek == Peek::Discard {
+            core.received();
+        }
+        Ok(found)
+    }
+
+    pub(crate) fn discard_claimed(&self, claim: ClaimId) -> Result<()> {
+        let mut core = self.domain().nic().lock();
+        let now = core.now();
+        core.engine.discard_claimed(now, self.inner.id, claim)?;
+        core.received();
+        Ok(())
     }
 }
 
@@ -312,6 +355,7 @@ impl Drop for Inner {
         }
         let mut core = nic.lock();
         let now = core.now();
+        core.drop_deferred_of(self.id);
         core.close_local(self.id);
         core.engine.close_endpoint(now, self.id);
         core.transmit(now);
@@ -362,6 +406,18 @@ impl Core {
         Ok(())
     }
 
+    /// After a receive was posted or a message thrown away: what waited for that goes on, and peers are told.
+    #[inline]
+    fn received(&mut self) {
+        self.unblock();
+        if self.engine.is_urgent() {
+            let now = self.now();
+            self.posted(now, false);
+        } else if self.engine.has_triggered() {
+            self.notify();
+        }
+    }
+
     fn close_local(&mut self, endpoint: EndpointId) {
         if let Some(local) = &mut self.local {
             local.close_endpoint(&mut self.engine, endpoint);
@@ -369,7 +425,7 @@ impl Core {
     }
 
     /// Makes a buffer the engine's; an empty one is none.
-    fn attach(&mut self, buffer: Buffer) -> Result<LocalKey, Refused> {
+    pub(crate) fn attach(&mut self, buffer: Buffer) -> Result<LocalKey, Refused> {
         self.engine.memory_mut().attach(buffer).map_err(Refused::from)
     }
 

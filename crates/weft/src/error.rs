@@ -36,6 +36,10 @@ pub enum Error {
     CountedFailure,
     /// The caller joined things of different domains.
     OtherDomain,
+    /// The caller: the endpoint has a connection already.
+    AlreadyConnected,
+    /// The manager has no room for another connection.
+    TooManyConnections,
     /// The caller: memory cannot be registered like that.
     Register(RegisterError),
     /// The time given to the call has passed.
@@ -74,7 +78,7 @@ impl Error {
     pub fn blame(&self) -> Blame {
         match self {
             Error::Post(PostError::QueueFull | PostError::CompletionQueueFull) => Blame::Resource,
-            Error::Post(_) | Error::Memory(_) | Error::OtherDomain => Blame::Caller,
+            Error::Post(_) | Error::Memory(_) | Error::OtherDomain | Error::AlreadyConnected => Blame::Caller,
             Error::Open(OpenError::TooManyRows) => Blame::Resource,
             Error::Open(_) => Blame::Caller,
             Error::Register(RegisterError::Wraps | RegisterError::ReadOnly | RegisterError::KeyInUse) => Blame::Caller,
@@ -88,9 +92,8 @@ impl Error {
             Error::Device(DeviceError::NotSupported | DeviceError::BadAddress) => Blame::Caller,
             Error::Device(DeviceError::BadHandle) => Blame::Peer,
             Error::DeviceFailed | Error::Device(_) => Blame::Resource,
-            Error::Protocol(_) | Error::AddressVectorFull | Error::MemoryTableFull | Error::System { .. } => {
-                Blame::Resource
-            }
+            Error::Protocol(_) | Error::AddressVectorFull | Error::MemoryTableFull => Blame::Resource,
+            Error::TooManyConnections | Error::System { .. } => Blame::Resource,
         }
     }
 
@@ -115,6 +118,10 @@ impl fmt::Display for Error {
             Error::Register(error) => error.fmt(f),
             Error::CountedFailure => f.write_str("an operation that the counter counts failed: read its completion"),
             Error::OtherDomain => f.write_str("it belongs to another domain: make it from the domain it is used with"),
+            Error::AlreadyConnected => {
+                f.write_str("the endpoint has a connection already: drop that, or open another endpoint")
+            }
+            Error::TooManyConnections => f.write_str("too many connections: drop those that have ended"),
             Error::Protocol(text) => write!(f, "the protocol tables cannot be loaded: {text}"),
             Error::AddressVectorFull => f.write_str("the address vector is full: remove peers that are not needed"),
             Error::MemoryTableFull => {

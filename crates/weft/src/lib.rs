@@ -82,7 +82,9 @@
 mod address_vector;
 mod atomic;
 mod completion_queue;
+pub mod connection;
 mod counter;
+mod deferred;
 mod domain;
 mod driver;
 mod endpoint;

@@ -162,6 +162,7 @@ impl Endpoint {
             multi: options.multi,
             silent: options.silent,
             context: 0,
+            counter: None,
         };
         self.post_receive(receive, buffer, options.context)
     }

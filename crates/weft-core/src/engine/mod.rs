@@ -7,6 +7,7 @@
 //! world, and the same calls in the same order give the same results: all randomness comes from the seed.
 
 mod answer;
+mod count;
 mod endpoint;
 pub mod hall;
 mod message;
@@ -15,7 +16,7 @@ mod request;
 mod timer;
 mod transmit;
 
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeSet, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::{Ipv4Addr, SocketAddr};
@@ -38,9 +39,11 @@ use crate::reliable::tombstone::Tombstones;
 use crate::reliable::tracker::Tracker;
 use crate::slab::Slab;
 use crate::time::Time;
+use crate::trigger::Triggers;
 
 pub use endpoint::{OpenError, Opening};
-use message::{Message, PostedReceive, Pull, Shared, UnexpectedMessage};
+use message::{Claim, Message, PostedReceive, Pull, Shared, UnexpectedMessage};
+pub use message::{ClaimId, Peek, Peeked};
 use transmit::{Answer, DatagramOut, Response};
 
 /// What an engine is made with. The defaults serve most.
@@ -225,6 +228,11 @@ pub struct Engine<M> {
     counters: Vec<Counter>,
     closed_queues: Vec<QueueId>,
     closed_counters: Vec<CounterId>,
+    triggers: Triggers,
+    /// Commands whose end is counted besides, by what they have for a context.
+    counted: Slab<count::Counted>,
+    /// Counters that receives may name as long as the engine lives.
+    kept_counters: BTreeSet<CounterId>,
     statistics: Statistics,
     /// The time of the last call.
     clock: Time,
@@ -276,7 +284,10 @@ pub struct Engine<M> {
     /// Messages that come by another road.
     arrivals: Slab<hall::Arriving>,
     /// Those that waited at their sender, and how their waiting ended.
-    matched: VecDeque<(u32, Result<(), crate::event::Failure>)>,
+    matched: VecDeque<(u32, hall::ArrivalVerdict)>,
+    /// Messages that were claimed, and a number for the last.
+    claims: Slab<Claim>,
+    claim_stamp: u32,
     unexpected_bytes: usize,
     /// Some endpoint has refused somebody since credits were last granted.
     credits_owed: bool,
@@ -312,6 +323,9 @@ impl<M: Memory> Engine<M> {
             counters: Vec::new(),
             closed_queues: Vec::new(),
             closed_counters: Vec::new(),
+            triggers: Triggers::default(),
+            counted: Slab::new(),
+            kept_counters: BTreeSet::new(),
             statistics: Statistics::default(),
             clock: Time(0),
             epoch: random.next_u32() | 1,
@@ -345,6 +359,8 @@ impl<M: Memory> Engine<M> {
             shared: Slab::new(),
             arrivals: Slab::new(),
             matched: VecDeque::new(),
+            claims: Slab::new(),
+            claim_stamp: random.next_u32(),
             unexpected_bytes: 0,
             credits_owed: false,
             spare: Vec::new(),
@@ -405,10 +421,14 @@ impl<M: Memory> Engine<M> {
         CounterId(self.counters.len() as u32 - 1)
     }
 
-    /// Closes a counter that no endpoint counts with any more. Its name may be given to another.
+    /// Closes a counter that no endpoint counts with any more; its triggers go with it. Its name may be given to another.
     pub fn close_counter(&mut self, counter: CounterId) {
         if (counter.0 as usize) < self.counters.len() {
-            self.closed_counters.push(counter);
+            self.triggers.close(counter);
+            self.stop_counting(counter);
+            if !self.kept_counters.contains(&counter) {
+                self.closed_counters.push(counter);
+            }
         }
     }
 
@@ -419,8 +439,9 @@ impl<M: Memory> Engine<M> {
 
     /// Sets a counter.
     pub fn set_counter(&mut self, counter: CounterId, value: Counter) {
-        if let Some(counter) = self.counters.get_mut(counter.0 as usize) {
-            *counter = value;
+        if let Some(place) = self.counters.get_mut(counter.0 as usize) {
+            *place = value;
+            self.check_triggers(counter, value.value);
         }
     }
 
@@ -544,7 +565,8 @@ impl<M: Memory> Engine<M> {
             tombstones: self.tombstones.len(),
             tombstone_bytes: self.tombstones.bytes(),
             messages: self.messages.len() + self.arrivals.len(),
-            unexpected: endpoints().map(|e| e.unexpected.len() + e.tagged_unexpected.len()).sum(),
+            unexpected: endpoints().map(|e| e.unexpected.len() + e.tagged_unexpected.len()).sum::<usize>()
+                + self.claims.len(),
             receives: endpoints().map(|e| e.posted.len() + e.tagged_posted.len()).sum(),
             reserved: self.queues.iter().map(CompletionQueue::reserved).sum(),
             held: self.lives.iter().map(|(_, life)| life.held.len()).sum(),
@@ -586,7 +608,7 @@ pub struct State {
     pub tombstone_bytes: usize,
     /// Messages partly received.
     pub messages: usize,
-    /// Messages that wait for a receive, all endpoints.
+    /// Messages that wait for a receive, claimed ones too, all endpoints.
     pub unexpected: usize,
     /// Receives posted, all endpoints.
     pub receives: usize,

@@ -760,17 +760,17 @@ impl Route {
     pub(super) fn cancel(&mut self, engine: &mut Engine<HostMemory>, context: u64) -> bool {
         // The first one may be in the ring in part.
         let skip = usize::from(self.begun.is_some());
-        if let Some(place) = self.queue.iter().skip(skip).position(|command| command.context == context)
+        if let Some(place) = self.queue.iter().skip(skip).position(|command| engine.context_of(command) == context)
             && let Some(command) = self.queue.remove(place + skip)
         {
             engine.report(&command, Err(Failure::Cancelled));
             return true;
         }
         let offered = |waiting: &Waiting| {
-            waiting.command.context == context && waiting.state == State::Offered { readable: false }
+            engine.context_of(&waiting.command) == context && waiting.state == State::Offered { readable: false }
         };
         let Some(token) = self.waiting.find(offered) else {
-            self.ask_back(context);
+            self.ask_back(engine, context);
             return false;
         };
         let words = [0, 0, record::length_and_token(0, token), 0];
@@ -784,9 +784,9 @@ impl Route {
     }
 
     /// Asks the target to forget a message that it may be reading already: then its answer is that it was cancelled.
-    fn ask_back(&mut self, context: u64) {
+    fn ask_back(&mut self, engine: &Engine<HostMemory>, context: u64) {
         let readable = |waiting: &Waiting| {
-            waiting.command.context == context && waiting.state == State::Offered { readable: true }
+            engine.context_of(&waiting.command) == context && waiting.state == State::Offered { readable: true }
         };
         let Some(token) = self.waiting.find(readable) else { return };
         let words = [0, 0, record::length_and_token(0, token), 0];

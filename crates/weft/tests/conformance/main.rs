@@ -18,7 +18,9 @@ mod messages;
 mod peers;
 mod remote_memory;
 mod support;
+mod triggers;
 mod waiting;
+mod waiting_messages;
 
 /// Makes a module for each combination, with a test for each case.
 macro_rules! combinations {
@@ -87,6 +89,16 @@ macro_rules! cases {
             peers {
                 two_peers_do_not_mix many_endpoints all_to_all both_ways_at_once fabrics_do_not_hear_each_other
                 many_threads
+            }
+            triggers {
+                deferred_sends_go_in_order_of_threshold messages_trigger_answers chains_run_by_themselves
+                receives_and_atomics_are_deferred_too deferred_work_waits_for_room deferred_work_is_taken_back
+                deferred_work_is_checked
+            }
+            waiting_messages {
+                looking_changes_nothing claimed_messages_are_for_who_claimed_them
+                a_claim_can_be_too_long_for_its_buffer discarded_messages_are_done_for_their_sender
+                claims_end_with_their_endpoint a_claimed_message_can_be_lost
             }
             waiting {
                 sleep_until_a_message_comes descriptors_lose_no_wake_up time_passes counters_wake
