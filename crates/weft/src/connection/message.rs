@@ -176,7 +176,7 @@ mod tests {
             let place = place % bytes.len();
             bytes[place] ^= 1u8 << bit;
             match Message::parse(&bytes) {
-                Some(other) => prop_assert_eq!(other.emit(), bytes),
+                Some(other) => prop_assert_eq!(other.emit(), bytes.clone()),
                 None => {}
             }
             bytes.pop();
