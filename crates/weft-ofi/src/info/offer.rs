@@ -255,7 +255,7 @@ pub(super) fn negotiate(kind: u32, version: u32, request: &Request) -> Checked<O
     let (endpoint, domain) = (&request.endpoint, &request.domain);
 
     if endpoint.kind != FI_EP_UNSPEC && endpoint.kind != kind {
-        return mismatch("ep_attr->type", kind_name(endpoint.kind), kind_name(kind));
+        return mismatch("ep_attr->type", kind_name(endpoint.kind), KINDS.map(kind_name).join(" or "));
     }
     one_of("ep_attr->protocol", endpoint.protocol, &[PROTOCOL], PROTOCOL)?;
     one_of("ep_attr->protocol_version", endpoint.protocol_version, &[PROTOCOL_VERSION], PROTOCOL_VERSION)?;
@@ -362,7 +362,15 @@ pub(super) fn negotiate(kind: u32, version: u32, request: &Request) -> Checked<O
     // Left open it stays so, which says that both are there.
     let av_type = one_of("domain_attr->av_type", domain.av_type, &[FI_AV_MAP, FI_AV_TABLE], FI_AV_UNSPEC)?;
     subset("domain_attr->caps", domain.caps, DOMAIN_CAPS, CAPS)?;
-    let classes = [FI_TC_BEST_EFFORT];
+    // The labels are preferences, and all traffic is served alike. Code points would have to be in the packets.
+    let classes = [
+        FI_TC_BEST_EFFORT,
+        FI_TC_LOW_LATENCY,
+        FI_TC_DEDICATED_ACCESS,
+        FI_TC_BULK_DATA,
+        FI_TC_SCAVENGER,
+        FI_TC_NETWORK_CTRL,
+    ];
     one_of("domain_attr->tclass", domain.tclass, &classes, FI_TC_UNSPEC)?;
     let tclass = one_of("tx_attr->tclass", transmit.tclass, &classes, domain.tclass)?;
     let mr_mode = mr_mode(domain.mr_mode, version, caps & FI_HMEM != 0)?;

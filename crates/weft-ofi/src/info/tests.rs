@@ -56,7 +56,7 @@ const UNMET: &[Case] = &[
     ("tx_attr->iov_limit", |r| r.transmit.iov_limit = 9),
     ("rx_attr->iov_limit", |r| r.receive.iov_limit = 9),
     ("tx_attr->rma_iov_limit", |r| r.transmit.rma_iov_limit = 5),
-    ("tx_attr->tclass", |r| r.transmit.tclass = FI_TC_LOW_LATENCY),
+    ("tx_attr->tclass", |r| r.transmit.tclass = FI_TC_DSCP | 46),
     ("rx_attr->total_buffered_recv", |r| r.receive.total_buffered_recv = usize::MAX),
     ("domain_attr->threading", |r| r.domain.threading = 99),
     ("domain_attr->control_progress", |r| r.domain.control_progress = 99),
@@ -81,7 +81,7 @@ const UNMET: &[Case] = &[
     ("domain_attr->caps", |r| r.domain.caps = FI_AV_USER_ID),
     ("domain_attr->auth_key_size", |r| r.domain.auth_key_size = 1),
     ("domain_attr->max_err_data", |r| r.domain.max_err_data = 1024),
-    ("domain_attr->tclass", |r| r.domain.tclass = FI_TC_BULK_DATA),
+    ("domain_attr->tclass", |r| r.domain.tclass = FI_TC_DSCP | 8),
 ];
 
 #[test]
@@ -226,6 +226,7 @@ fn wishes_that_cost_nothing_are_echoed() {
         r.mode = FI_MSG_PREFIX;
     });
     assert_eq!(offer.tag_format, 0x30ff);
+    assert_eq!(offered(FI_EP_MSG, |r| r.transmit.tclass = FI_TC_BULK_DATA).tclass, FI_TC_BULK_DATA);
     assert_eq!((offer.transmit_flags, offer.receive_flags), (FI_DELIVERY_COMPLETE | FI_COMPLETION, FI_MULTI_RECV));
     assert_eq!((offer.transmit_size, offer.receive_size), (7, 16_384));
     assert_eq!((offer.transmit_contexts, offer.receive_contexts), (4, FI_SHARED_CONTEXT));
