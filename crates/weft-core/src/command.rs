@@ -159,7 +159,7 @@ impl Command {
         LocalKey(self.immediate as u32)
     }
 
-    /// The bytes of the target's memory that it touches: from, and up to. `None`: it touches none.
+    /// The first and the last byte of the target's memory that it touches. `None`: it touches none.
     #[must_use]
     pub fn remote_range(&self) -> Option<(u64, u64)> {
         let length = match self.operation {
@@ -167,7 +167,7 @@ impl Command {
             Operation::Atomic | Operation::FetchAtomic | Operation::CompareAtomic => self.atomic.bytes()? as u64,
             _ => return None,
         };
-        (length > 0).then(|| (self.address, self.address.saturating_add(length)))
+        (length > 0).then(|| (self.address, self.address.saturating_add(length - 1)))
     }
 
     /// Whether it must wait until an earlier command of the same endpoint to the same target is settled: both are
@@ -178,7 +178,7 @@ impl Command {
             return false;
         }
         match (self.remote_range(), earlier.remote_range()) {
-            (Some((start, end)), Some((from, to))) => start < to && from < end,
+            (Some((first, last)), Some((from, to))) => first <= to && from <= last,
             _ => false,
         }
     }
@@ -237,6 +237,8 @@ pub enum PostError {
     BadBuffer,
     /// The caller: the operation does not fit the endpoint, or the atomic does not exist.
     NotSupported,
+    /// The caller: no message is claimed by that name at the endpoint.
+    NoSuchClaim,
     /// A local resource: too much is under way.
     QueueFull,
     /// A local resource: the completion queue could not take its event.
@@ -253,6 +255,9 @@ impl fmt::Display for PostError {
             }
             PostError::BadBuffer => write!(f, "the operation reaches outside of its local buffer"),
             PostError::NotSupported => write!(f, "this endpoint cannot do the operation on this datatype"),
+            PostError::NoSuchClaim => {
+                write!(f, "no such claim: its message was received or discarded, or never claimed")
+            }
             PostError::QueueFull => write!(f, "too many operations are under way: read completions, then try again"),
             PostError::CompletionQueueFull => {
                 write!(f, "the completion queue has no room for its event: read completions, then try again")

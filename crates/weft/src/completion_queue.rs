@@ -2,19 +2,21 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::ops::ControlFlow;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use weft_core::address::{Address, PeerId};
-use weft_core::event::{CompletionKind, Failure, QueueId};
-use weft_core::memory::LocalKey;
+use weft_core::event::{CompletionFlags, CompletionKind, Failure, QueueId};
+use weft_core::memory::{LocalKey, Memory as _};
 use weft_mem::Buffer;
 
 use crate::atomic::Element;
 use crate::domain::Domain;
 use crate::driver::{Awaited, Core, Progress, Waiter};
 use crate::error::{Error, Result};
+use crate::raw::Ended;
 
 /// A queue of completions. Clones name the same queue, which closes when the last of them and of the endpoints that
 /// report to it is dropped.
@@ -83,6 +85,19 @@ impl CompletionQueue {
         }
     }
 
+    /// Shows the oldest completions where they are: see [`crate::raw::read_completions`].
+    #[inline]
+    pub(crate) fn show(&self, limit: usize, take: impl FnMut(&Ended<'_>) -> ControlFlow<()>) -> Result<usize> {
+        let mut core = self.lock_with_completions();
+        match core.show(self.inner.id, limit, take) {
+            0 => core.check().map(|()| 0),
+            count => {
+                core.made_room();
+                Ok(count)
+            }
+        }
+    }
+
     /// The engine, after a round of progress if there would be nothing to read otherwise.
     fn lock_with_completions(&self) -> MutexGuard<'_, Core> {
         let nic = self.domain().nic();
@@ -98,6 +113,16 @@ impl CompletionQueue {
     pub fn wait(&self, timeout: Option<Duration>) -> Result<Option<Completion>> {
         let awaited = Awaited::Completion(self.inner.id);
         self.inner.waiter.wait(self.domain().nic(), awaited, timeout, || self.read())
+    }
+
+    /// Sleeps until there is a completion to read, for `timeout` at most (`None`: for ever). False: the time has passed.
+    pub fn wait_ready(&self, timeout: Option<Duration>) -> Result<bool> {
+        let (nic, awaited) = (self.domain().nic(), Awaited::Completion(self.inner.id));
+        let ready = self.inner.waiter.wait(nic, awaited, timeout, || {
+            let core = self.lock_with_completions();
+            if core.is_ready(awaited) { Ok(Some(())) } else { core.check().map(|()| None) }
+        });
+        ready.map(|ready| ready.is_some())
     }
 
     /// A descriptor for `poll`, `epoll` and event loops: readable when [`try_wait`](CompletionQueue::try_wait) was true
@@ -152,18 +177,22 @@ pub struct Completion {
     pub result: Result<(), Failure>,
     /// Bytes received or moved. Of a truncated message: its full length.
     pub length: u64,
-    /// The message's tag.
+    /// The message's tag; of a receive that got none, the tag that it waited for.
     pub tag: u64,
     /// Immediate data.
     pub immediate: Option<u64>,
     /// Of messages: who sent it.
     pub source: Option<Address>,
-    /// Its name in the address vector, if it has one.
+    /// Its name in the address vector, if it has one; of a receive that got none, whom it waited for.
     pub peer: Option<PeerId>,
     /// The buffer that the operation was given. `None` while a multi-receive goes on with it, and for borrowed memory.
     pub buffer: Option<Buffer>,
     /// Of multi-receive: where in the buffer the message begins.
     pub offset: u64,
+    /// The context is that of a multi-receive.
+    pub multi: bool,
+    /// The multi-receive ends with this completion: its buffer is the caller's again.
+    pub released: bool,
 }
 
 impl Completion {
@@ -181,6 +210,26 @@ impl Completion {
             peer: None,
             buffer: None,
             offset: 0,
+            multi: false,
+            released: false,
+        }
+    }
+
+    /// As the engine tells it, without its buffer.
+    fn to_engine(&self) -> weft_core::event::Completion {
+        weft_core::event::Completion {
+            context: self.context,
+            kind: self.kind,
+            flags: if self.multi { CompletionFlags::of_multi(self.released) } else { CompletionFlags::NONE },
+            result: self.result,
+            length: self.length,
+            tag: self.tag,
+            immediate: self.immediate,
+            source: self.source,
+            peer: self.peer,
+            local: LocalKey::NONE,
+            results: LocalKey::NONE,
+            offset: self.offset,
         }
     }
 
@@ -255,6 +304,10 @@ impl Stash {
         }
     }
 
+    fn front(&self, queue: QueueId) -> Option<&Completion> {
+        self.queues.iter().find(|(id, _)| *id == queue)?.1.front()
+    }
+
     fn pop(&mut self, queue: QueueId) -> Option<Completion> {
         let index = self.queues.iter().position(|(id, _)| *id == queue)?;
         let (_, completions) = self.queues.get_mut(index)?;
@@ -310,6 +363,8 @@ impl Core {
         into.source = completion.source;
         into.peer = completion.peer;
         into.offset = completion.offset;
+        into.multi = completion.flags.contains(CompletionFlags::MULTI);
+        into.released = completion.flags.contains(CompletionFlags::RELEASED);
         let local = completion.local;
         if local != LocalKey::NONE {
             // What was borrowed goes back to its lender by being dropped.
@@ -317,6 +372,38 @@ impl Core {
         }
         self.engine.drop_completion(queue);
         true
+    }
+
+    /// Shows the oldest completions of a queue and drops them with their buffers; gives how many.
+    #[inline]
+    fn show(&mut self, queue: QueueId, limit: usize, mut take: impl FnMut(&Ended<'_>) -> ControlFlow<()>) -> usize {
+        let mut count = 0;
+        while count < limit && !self.stash.queues.is_empty() {
+            let Some(aside) = self.stash.front(queue) else { break };
+            let completion = aside.to_engine();
+            if take(&Ended::new(&completion, aside.source)).is_break() {
+                return count;
+            }
+            self.stash.pop(queue);
+            count += 1;
+        }
+        // Before any is shown: what it tells of has to be there.
+        if count == limit || self.engine.completions(queue) == 0 || !self.settle() {
+            return count;
+        }
+        while count < limit {
+            let Some(completion) = self.engine.peek_completion(queue) else { break };
+            let local = completion.local;
+            if take(&Ended::new(completion, completion.source)).is_break() {
+                break;
+            }
+            self.engine.drop_completion(queue);
+            if local != LocalKey::NONE {
+                self.engine.memory_mut().release(local);
+            }
+            count += 1;
+        }
+        count
     }
 
     /// Takes all completions that wait, so that the memory their operations borrowed is given back.

@@ -507,6 +507,7 @@ fn failure_of(error: PostError) -> Failure {
         PostError::NoSuchEndpoint => Failure::Closed,
         PostError::TooLong { .. } => Failure::LengthError,
         PostError::NotSupported => Failure::NotSupported,
+        PostError::NoSuchClaim => Failure::Aborted,
         PostError::BadBuffer | PostError::QueueFull | PostError::CompletionQueueFull => Failure::LocalFault,
     }
 }

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use weft_core::address::Address;
 use weft_core::command::{Command, CommandFlags, EndpointId, Operation, PostError, Receive};
-use weft_core::engine::{Bindings, EndpointKind};
+use weft_core::engine::{Bindings, ClaimId, EndpointKind, Opening, Peek, Peeked};
 use weft_core::memory::LocalKey;
 use weft_mem::{Buffer, Segment};
 
 use crate::completion_queue::CompletionQueue;
 use crate::counter::Counter;
 use crate::domain::Domain;
-use crate::driver::Core;
+use crate::driver::{Core, Progress};
 use crate::error::{Error, Refused, Result};
 use crate::limits::LINGER_MAX_US;
 
@@ -63,6 +63,9 @@ struct Inner {
 pub struct EndpointOptions {
     /// Reliable, or datagrams that may be lost.
     pub kind: EndpointKind,
+    /// Its number in [`Endpoint::address`], if that shall be a certain one: peers that know the number need not be told
+    /// the address. `None`: one is drawn that nobody can guess, and that is not 0.
+    pub number: Option<u32>,
     /// Completions of what it sends, writes and reads.
     pub transmit_queue: Option<CompletionQueue>,
     /// Completions of receives, and of peers' writes with immediate data.
@@ -85,6 +88,7 @@ impl Default for EndpointOptions {
     fn default() -> EndpointOptions {
         EndpointOptions {
             kind: EndpointKind::Reliable,
+            number: None,
             transmit_queue: None,
             receive_queue: None,
             send_counter: None,
@@ -131,6 +135,8 @@ pub(crate) enum Payload<'a> {
     None,
     /// All of a buffer.
     Whole(Buffer),
+    /// All of a buffer that need not come back.
+    Lent(Buffer),
     /// A buffer of which the command names the part.
     Part(Buffer),
     /// As `Part`, and if it fetches the results go to its beginning.
@@ -160,7 +166,8 @@ impl Endpoint {
             remote_read_counter: counter(&options.remote_read_counter),
         };
         let mut core = domain.nic().lock();
-        let id = core.engine.open_endpoint(options.kind, bindings);
+        let opening = Opening { number: options.number };
+        let id = core.engine.open_endpoint_with(options.kind, bindings, &opening)?;
         let number = core.engine.endpoint_number(id).ok_or(PostError::NoSuchEndpoint)?;
         drop(core);
         let address = Address { socket: domain.local(), endpoint: number };
@@ -261,8 +268,15 @@ impl Endpoint {
     }
 
     /// Posts a receive with its buffer; gives its context.
-    pub(crate) fn post_receive(
+    pub(crate) fn post_receive(&self, receive: Receive, buffer: Buffer, context: Option<u64>) -> Result<u64, Refused> {
+        self.post_receive_for(None, receive, buffer, context)
+    }
+
+    /// The same, for a message that was claimed or for any that matches.
+    #[inline]
+    pub(crate) fn post_receive_for(
         &self,
+        claim: Option<ClaimId>,
         mut receive: Receive,
         buffer: Buffer,
         context: Option<u64>,
@@ -274,19 +288,46 @@ impl Endpoint {
         let mut core = self.domain().nic().lock();
         receive.local = core.attach(buffer)?;
         // Only a message that waits as packets brings timers into it.
-        let now = if core.engine.has_unexpected(receive.endpoint) { core.now() } else { core.engine.clock() };
-        if let Err(error) = core.engine.post_receive(now, &receive) {
+        let waits = claim.is_some() || core.engine.has_unexpected(receive.endpoint);
+        let now = if waits { core.now() } else { core.engine.clock() };
+        let posted = match claim {
+            None => core.engine.post_receive(now, &receive),
+            Some(claim) => core.engine.receive_claimed(now, claim, &receive),
+        };
+        if let Err(error) = posted {
             let buffer = core.engine.memory_mut().take(receive.local);
             return Err(Refused { error: error.into(), buffer });
         }
-        core.unblock();
-        if core.engine.is_urgent() {
-            let now = core.now();
-            core.posted(now, false);
-        } else if core.engine.has_triggered() {
-            core.notify();
-        }
+        core.received();
         Ok(receive.context)
+    }
+
+    /// The first message that waits and that a receive would take. Messages that come are looked for if none waits.
+    pub(crate) fn peek(&self, mut receive: Receive, peek: Peek) -> Result<Option<Peeked>> {
+        receive.endpoint = self.inner.id;
+        let nic = self.domain().nic();
+        let mut core = nic.lock();
+        let now = core.now();
+        let mut found = core.engine.peek(now, &receive, peek)?;
+        if found.is_none() && nic.progress_mode() == Progress::Manual {
+            core.progress();
+            let now = core.now();
+            found = core.engine.peek(now, &receive, peek)?;
+        }
+        if found.is_none() {
+            core.check()?;
+        } else if peek == Peek::Discard {
+            core.received();
+        }
+        Ok(found)
+    }
+
+    pub(crate) fn discard_claimed(&self, claim: ClaimId) -> Result<()> {
+        let mut core = self.domain().nic().lock();
+        let now = core.now();
+        core.engine.discard_claimed(now, self.inner.id, claim)?;
+        core.received();
+        Ok(())
     }
 }
 
@@ -338,6 +379,7 @@ impl Core {
         let bytes = match &payload {
             Payload::Copy(bytes) => Some(Segment::from_slice(bytes)),
             Payload::Whole(buffer) if self.engine.memory().has_room() => buffer.segment(),
+            Payload::Lent(buffer) => buffer.segment(),
             _ => None,
         };
         let short = bytes.and_then(|bytes| Some((bytes, u32::try_from(bytes.len()).ok()?)));
@@ -345,7 +387,10 @@ impl Core {
         match local.do_at_once(&mut self.engine, command, bytes) {
             None => return Err(NotDone::Later(payload)),
             Some(Err(error)) => {
-                let buffer = if let Payload::Whole(buffer) = payload { Some(buffer) } else { None };
+                let buffer = match payload {
+                    Payload::Whole(buffer) | Payload::Lent(buffer) => Some(buffer),
+                    _ => None,
+                };
                 return Err(NotDone::Refused(Refused { error: error.into(), buffer }));
             }
             Some(Ok(())) => command.length = length,
@@ -359,6 +404,18 @@ impl Core {
             self.notify();
         }
         Ok(())
+    }
+
+    /// After a receive was posted or a message thrown away: what waited for that goes on, and peers are told.
+    #[inline]
+    fn received(&mut self) {
+        self.unblock();
+        if self.engine.is_urgent() {
+            let now = self.now();
+            self.posted(now, false);
+        } else if self.engine.has_triggered() {
+            self.notify();
+        }
     }
 
     fn close_local(&mut self, endpoint: EndpointId) {
@@ -377,7 +434,7 @@ impl Core {
         let too_long = |length: usize| PostError::TooLong { length: length as u64, limit };
         match payload {
             Payload::None => {}
-            Payload::Whole(buffer) => {
+            Payload::Whole(buffer) | Payload::Lent(buffer) => {
                 let length = buffer.len();
                 let reads = command.operation == Operation::Read && !buffer.is_writable() && length > 0;
                 let error = if reads { Err(PostError::BadBuffer) } else { Ok(()) };

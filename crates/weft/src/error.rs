@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 
 use weft_core::command::PostError;
+use weft_core::engine::OpenError;
 use weft_core::event::Failure;
 use weft_core::memory::Fault;
 use weft_mem::device::DeviceError;
@@ -19,6 +20,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum Error {
     /// The operation was not taken; nothing was changed.
     Post(PostError),
+    /// The endpoint was not opened, or its number not kept.
+    Open(OpenError),
     /// The operation was taken, and failed. [`Failure`] is what its completion says.
     Operation(Failure),
     /// The caller's memory cannot be used like that.
@@ -33,6 +36,10 @@ pub enum Error {
     CountedFailure,
     /// The caller joined things of different domains.
     OtherDomain,
+    /// The caller: the endpoint has a connection already.
+    AlreadyConnected,
+    /// The manager has no room for another connection.
+    TooManyConnections,
     /// The caller: memory cannot be registered like that.
     Register(RegisterError),
     /// The time given to the call has passed.
@@ -71,8 +78,10 @@ impl Error {
     pub fn blame(&self) -> Blame {
         match self {
             Error::Post(PostError::QueueFull | PostError::CompletionQueueFull) => Blame::Resource,
-            Error::Post(_) | Error::Memory(_) | Error::OtherDomain => Blame::Caller,
-            Error::Register(RegisterError::Wraps | RegisterError::ReadOnly) => Blame::Caller,
+            Error::Post(_) | Error::Memory(_) | Error::OtherDomain | Error::AlreadyConnected => Blame::Caller,
+            Error::Open(OpenError::TooManyRows) => Blame::Resource,
+            Error::Open(_) => Blame::Caller,
+            Error::Register(RegisterError::Wraps | RegisterError::ReadOnly | RegisterError::KeyInUse) => Blame::Caller,
             Error::Register(_) => Blame::Resource,
             Error::Operation(failure) => match failure {
                 Failure::Cancelled | Failure::Truncated | Failure::LocalFault | Failure::Closed => Blame::Caller,
@@ -83,9 +92,8 @@ impl Error {
             Error::Device(DeviceError::NotSupported | DeviceError::BadAddress) => Blame::Caller,
             Error::Device(DeviceError::BadHandle) => Blame::Peer,
             Error::DeviceFailed | Error::Device(_) => Blame::Resource,
-            Error::Protocol(_) | Error::AddressVectorFull | Error::MemoryTableFull | Error::System { .. } => {
-                Blame::Resource
-            }
+            Error::Protocol(_) | Error::AddressVectorFull | Error::MemoryTableFull => Blame::Resource,
+            Error::TooManyConnections | Error::System { .. } => Blame::Resource,
         }
     }
 
@@ -104,11 +112,16 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Post(error) => error.fmt(f),
+            Error::Open(error) => error.fmt(f),
             Error::Operation(failure) => failure.fmt(f),
             Error::Memory(fault) => fault.fmt(f),
             Error::Register(error) => error.fmt(f),
             Error::CountedFailure => f.write_str("an operation that the counter counts failed: read its completion"),
             Error::OtherDomain => f.write_str("it belongs to another domain: make it from the domain it is used with"),
+            Error::AlreadyConnected => {
+                f.write_str("the endpoint has a connection already: drop that, or open another endpoint")
+            }
+            Error::TooManyConnections => f.write_str("too many connections: drop those that have ended"),
             Error::Protocol(text) => write!(f, "the protocol tables cannot be loaded: {text}"),
             Error::AddressVectorFull => f.write_str("the address vector is full: remove peers that are not needed"),
             Error::MemoryTableFull => {
@@ -129,6 +142,7 @@ impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Error::Post(error) => Some(error),
+            Error::Open(error) => Some(error),
             Error::Operation(failure) => Some(failure),
             Error::Memory(fault) => Some(fault),
             Error::Register(error) => Some(error),
@@ -142,6 +156,12 @@ impl std::error::Error for Error {
 impl From<PostError> for Error {
     fn from(error: PostError) -> Error {
         Error::Post(error)
+    }
+}
+
+impl From<OpenError> for Error {
+    fn from(error: OpenError) -> Error {
+        Error::Open(error)
     }
 }
 

@@ -3,8 +3,9 @@
 //! Memory comes in through [`Buffer::from_raw`], whose contract the caller upholds; everything else is checked here as
 //! everywhere. The safe calls of [`Endpoint`] are made of these.
 
-pub use weft_core::atomic::{AtomicCall, AtomicClass};
+pub use weft_core::atomic::{AtomicCall, AtomicClass, AtomicOperation, Datatype};
 pub use weft_core::command::{Command, CommandFlags, EndpointId, Operation, Receive};
+pub use weft_core::engine::{ClaimId, Peek, Peeked};
 pub use weft_core::memory::LocalKey;
 /// Memory of the process or of a device, to be registered or used in buffers; [`crate::MemoryRegion`] is one that is
 /// registered.
@@ -14,10 +15,15 @@ pub use weft_mem::{Addressing, Buffer};
 pub use crate::deferred::{
     Deferred, DeferredId, DeferredWork, Withdrawn, cancel_deferred, defer, deferred, flush_deferred,
 };
+pub use crate::numbers::Numbers;
 pub use crate::registrations::Registrations;
 
+use std::ops::{ControlFlow, Deref};
+
+use crate::Address;
+use crate::completion_queue::CompletionQueue;
 use crate::endpoint::{Endpoint, Payload};
-use crate::error::Refused;
+use crate::error::{Refused, Result};
 
 /// A command without bytes, to be filled in.
 #[must_use]
@@ -44,6 +50,26 @@ pub fn receive(endpoint: &Endpoint, length: u64) -> Receive {
     }
 }
 
+/// Whether atomics of this class do this operation on this datatype. Every node of this version does the same.
+///
+/// ```
+/// use weft::raw::{AtomicClass, atomic_count_max, atomic_is_possible};
+/// use weft::{AtomicOperation, Datatype};
+/// assert!(atomic_is_possible(AtomicOperation::Sum, Datatype::Complex64, AtomicClass::Fetch));
+/// assert!(!atomic_is_possible(AtomicOperation::Minimum, Datatype::Complex64, AtomicClass::Fetch));
+/// assert_eq!(atomic_count_max(AtomicOperation::Sum, Datatype::Uint64, AtomicClass::Plain), 128);
+/// ```
+#[must_use]
+pub fn atomic_is_possible(operation: AtomicOperation, datatype: Datatype, class: AtomicClass) -> bool {
+    atomic_count_max(operation, datatype, class) > 0
+}
+
+/// How many elements one such atomic can have at most; 0: it is not possible.
+#[must_use]
+pub fn atomic_count_max(operation: AtomicOperation, datatype: Datatype, class: AtomicClass) -> usize {
+    usize::from(operation.count_max(datatype, class))
+}
+
 /// Posts a command of which `offset` and `length` name a part of `buffer`; its endpoint and local key are filled in here.
 /// Of an atomic that fetches, the results go to the beginning of the same buffer.
 pub fn post(endpoint: &Endpoint, command: &Command, buffer: Option<Buffer>) -> Result<(), Refused> {
@@ -64,6 +90,20 @@ pub fn post(endpoint: &Endpoint, command: &Command, buffer: Option<Buffer>) -> R
     endpoint.post(command, payload, Some(command.context)).map(|_| ())
 }
 
+/// Posts a command with all of `buffer`, which nobody wants back: where the command is done at once, the buffer is dropped
+/// before this returns, which spares its way through the tables and the completion. Otherwise as [`post`].
+pub fn post_lent(endpoint: &Endpoint, command: &Command, buffer: Buffer) -> Result<(), Refused> {
+    let mut command = *command;
+    command.endpoint = endpoint.id();
+    command.local = LocalKey::NONE;
+    command.offset = 0;
+    let payload = match command.operation {
+        Operation::FetchAtomic | Operation::CompareAtomic => return post(endpoint, &command, Some(buffer)),
+        _ => Payload::Lent(buffer),
+    };
+    endpoint.post(command, payload, Some(command.context)).map(|_| ())
+}
+
 /// Posts a command with a copy of `bytes`, all of them.
 pub fn post_copy(endpoint: &Endpoint, command: &Command, bytes: &[u8]) -> Result<(), Refused> {
     let mut command = *command;
@@ -78,4 +118,89 @@ pub fn post_receive(endpoint: &Endpoint, receive: &Receive, buffer: Buffer) -> R
     let mut receive = *receive;
     receive.endpoint = endpoint.id();
     endpoint.post_receive(receive, buffer, Some(receive.context)).map(|_| ())
+}
+
+/// A completion where it waits. [`Ended::source`] tells who sent a message; all else is in the completion itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Ended<'a> {
+    completion: &'a weft_core::event::Completion,
+    source: Option<Address>,
+}
+
+impl<'a> Ended<'a> {
+    pub(crate) fn new(completion: &'a weft_core::event::Completion, source: Option<Address>) -> Ended<'a> {
+        Ended { completion, source }
+    }
+
+    /// Of messages: who sent it, whether that has a name or not.
+    #[must_use]
+    #[inline]
+    pub fn source(&self) -> Option<Address> {
+        self.source
+    }
+}
+
+impl Deref for Ended<'_> {
+    type Target = weft_core::event::Completion;
+
+    #[inline]
+    fn deref(&self) -> &weft_core::event::Completion {
+        self.completion
+    }
+}
+
+/// Shows the oldest completions to `take`, `limit` at most, and takes them out of the queue; gives how many. Buffers of
+/// their operations are released, not given back. `Break`: this one stays, and no more are shown. Progress is made if
+/// there is nothing to read.
+///
+/// `take` is called under the NIC's lock: it must not call anything of the same domain.
+pub fn read_completions(
+    queue: &CompletionQueue,
+    limit: usize,
+    take: impl FnMut(&Ended<'_>) -> ControlFlow<()>,
+) -> Result<usize> {
+    queue.show(limit, take)
+}
+
+/// Finds the first message that waits and that `receive` would take, tagged or not, whether its bytes are here or still at
+/// its sender; of the receive only source, tag and ignored bits matter. `None`: there is none, also after a round of work
+/// where that is the caller's business.
+///
+/// ```
+/// use weft::raw::{self, Buffer, Peek};
+/// # let domain = weft::Domain::udp("127.0.0.1:0")?;
+/// # let queue = domain.completion_queue(64);
+/// # let endpoint = domain.endpoint(&queue)?;
+/// # let myself = domain.addresses().insert(endpoint.address())?;
+/// endpoint.inject(myself, b"how long is it?")?;
+/// let mut receive = raw::receive(&endpoint, 0);
+/// let found = loop {
+///     if let Some(found) = raw::peek(&endpoint, &receive, Peek::Claim)? {
+///         break found;
+///     }
+/// };
+/// // It is ours now, whatever else is posted; and we know how much room it takes.
+/// (receive.length, receive.context) = (found.length, 99);
+/// raw::receive_claimed(&endpoint, found.claim.unwrap(), &receive, Buffer::from(vec![0; found.length as usize]))?;
+/// let completion = queue.wait(None)?.unwrap();
+/// assert_eq!(completion.context, 99);
+/// assert_eq!(completion.into_bytes()?, b"how long is it?");
+/// # Ok::<(), weft::Error>(())
+/// ```
+pub fn peek(endpoint: &Endpoint, receive: &Receive, peek: Peek) -> Result<Option<Peeked>> {
+    endpoint.peek(*receive, peek)
+}
+
+/// Posts a buffer for a message that was claimed, as [`post_receive`] does for one that is to come. Source, tag and ignored
+/// bits of the receive do not matter. If the message is lost meanwhile (its sender died, or took it back), the completion
+/// says [`Failure::Aborted`](crate::Failure::Aborted).
+pub fn receive_claimed(endpoint: &Endpoint, claim: ClaimId, receive: &Receive, buffer: Buffer) -> Result<(), Refused> {
+    let mut receive = *receive;
+    receive.endpoint = endpoint.id();
+    endpoint.post_receive_for(Some(claim), receive, buffer, Some(receive.context)).map(|_| ())
+}
+
+/// Throws a message away that was claimed. Its sender hears that it was delivered.
+pub fn discard_claimed(endpoint: &Endpoint, claim: ClaimId) -> Result<()> {
+    endpoint.discard_claimed(claim)
 }

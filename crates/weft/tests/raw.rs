@@ -1,9 +1,10 @@
 //! The layer for faces in other languages: memory and contexts of the caller.
 
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use weft::raw::{self, AtomicCall, Buffer, CommandFlags, Operation};
-use weft::{Access, AtomicOperation, Datatype, Domain, Level, Registrable};
+use weft::{Access, AtomicOperation, Datatype, Domain, Fabric, Level, Registrable, Road};
 
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
 
@@ -60,4 +61,59 @@ fn commands_with_memory_of_the_caller() {
     let refused = raw::post(&endpoint, &command, Some(vec![0; 8].into())).unwrap_err();
     assert!(matches!(refused.error, weft::Error::Post(weft::PostError::BadBuffer)));
     assert_eq!(refused.buffer.unwrap().len(), 8);
+}
+
+#[test]
+fn completions_are_shown_where_they_are() {
+    for road in [Road::Automatic, Road::Packets] {
+        let domain = Fabric::new("shown").unwrap().domain().road(road).udp("127.0.0.1:0").unwrap();
+        let queue = domain.completion_queue(64);
+        let endpoint = domain.endpoint(&queue).unwrap();
+        let myself = domain.addresses().insert(endpoint.address()).unwrap();
+
+        let (lengths, mut from, mut to) = ([8usize, 200, 5000], vec![7u8; 5000], vec![0u8; 15_000]);
+        for round in 0..3u64 {
+            to.fill(0);
+            let mut contexts: Vec<u64> = Vec::new();
+            for (index, length) in lengths.into_iter().enumerate() {
+                let at = to.as_mut_ptr().wrapping_add(5000 * index);
+                // SAFETY: both vectors outlive the operations, whose completions are awaited below.
+                let (target, source) =
+                    unsafe { (Buffer::from_raw(at, 5000), Buffer::from_raw_read_only(from.as_mut_ptr(), length)) };
+                let mut receive = raw::receive(&endpoint, 5000);
+                (receive.context, receive.tagged, receive.tag) = (10 + index as u64, true, length as u64);
+                raw::post_receive(&endpoint, &receive, target).unwrap();
+                let mut command = raw::command(&endpoint, Operation::TaggedSend, myself);
+                (command.context, command.address) = (20 + index as u64, length as u64);
+                raw::post_lent(&endpoint, &command, source).unwrap();
+            }
+            let mut stay = true;
+            while contexts.len() < 6 {
+                let limit = if round == 0 { 1 } else { 4 };
+                let before = contexts.len();
+                let count = raw::read_completions(&queue, limit, |ended| {
+                    assert_eq!(ended.result, Ok(()));
+                    if std::mem::take(&mut stay) {
+                        return ControlFlow::Break(());
+                    }
+                    if ended.kind == weft::CompletionKind::TaggedReceive {
+                        assert_eq!((ended.source(), ended.peer), (Some(endpoint.address()), Some(myself)));
+                        let length = lengths[ended.context as usize - 10];
+                        assert_eq!((ended.length, ended.tag), (length as u64, length as u64));
+                    }
+                    contexts.push(ended.context);
+                    ControlFlow::Continue(())
+                });
+                assert_eq!(count.unwrap(), contexts.len() - before);
+                assert!(contexts.len() - before <= limit);
+            }
+            contexts.sort_unstable();
+            assert_eq!(contexts, [10, 11, 12, 20, 21, 22]);
+            for (index, length) in lengths.into_iter().enumerate() {
+                let received = to.get(5000 * index..5000 * (index + 1)).unwrap();
+                assert!(received.iter().enumerate().all(|(at, byte)| *byte == if at < length { 7 } else { 0 }));
+            }
+        }
+        assert_eq!(raw::read_completions(&queue, 8, |_| ControlFlow::Continue(())).unwrap(), 0);
+    }
 }

@@ -10,13 +10,12 @@ use alloc::vec::Vec;
 
 use weft_wire::transaction::Segment;
 
-use super::message::{Body, Landing, Matched, UnexpectedMessage, lists, write_local};
+use super::message::{Body, Kept, Landing, Matched, UnexpectedMessage, write_local};
 use super::{EndpointKind, Engine, Touched};
 use crate::address::{Address, PeerId, SourceId};
 use crate::command::EndpointId;
-use crate::event::{Completion, CompletionKind, Failure};
+use crate::event::{Completion, CompletionFlags, CompletionKind, Failure};
 use crate::limits::SPARE_MAX_BYTES;
-use crate::matching::UnexpectedId;
 use crate::memory::{Fault, Granted, LocalKey, Memory};
 
 /// A message at the door.
@@ -115,8 +114,19 @@ pub struct MatchedArrival {
     pub id: ArrivalId,
     /// The number that it was begun with.
     pub token: u64,
-    /// `Ok`: fetch it. Otherwise nobody wants it: tell its sender, and end it.
-    pub result: Result<(), Failure>,
+    /// What is to be done.
+    pub verdict: ArrivalVerdict,
+}
+
+/// What is to be done with a message that waits at its sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ArrivalVerdict {
+    /// Fetch it.
+    Fetch,
+    /// Nobody shall have it: tell its sender that it is done, and end it.
+    Discard,
+    /// Nobody can have it: tell its sender why, and end it.
+    Refuse(Failure),
 }
 
 /// Where bytes of a message go.
@@ -144,11 +154,11 @@ enum Place {
     /// No receive yet; or one that came while it was arriving.
     Unexpected {
         bytes: Vec<u8>,
-        id: UnexpectedId,
+        id: Kept,
         landing: Option<Landing>,
     },
     /// Waits at its sender.
-    Waiting(UnexpectedId),
+    Waiting(Kept),
     /// Nobody wants it any more.
     Discard,
 }
@@ -228,11 +238,10 @@ impl<M: Memory> Engine<M> {
         self.land_datagram(arrival, matched, bytes);
     }
 
-    fn push_unexpected(&mut self, envelope: Arrival, body: Body) -> Result<UnexpectedId, ()> {
-        let endpoint = self.endpoint_mut(envelope.endpoint).ok_or(())?;
-        let (_, unexpected) = lists(endpoint, envelope.tagged);
+    fn push_unexpected(&mut self, envelope: Arrival, body: Body) -> Result<Kept, ()> {
+        let (_, unexpected) = self.lists_of(envelope.endpoint, envelope.tagged).ok_or(())?;
         let message = UnexpectedMessage { envelope, body };
-        unexpected.push(envelope.source_id, envelope.tag, message).map_err(|_| ())
+        unexpected.push(envelope.source_id, envelope.tag, message).map(Kept::Listed).map_err(|_| ())
     }
 
     /// Begins a long message. `waits`: it stays at its sender until a receive wants it, and `token` says which it is;
@@ -324,18 +333,13 @@ impl<M: Memory> Engine<M> {
                 self.recycle(bytes);
                 self.complete_receive(&envelope, &landing, result);
             }
-            Place::Unexpected { bytes, id, landing: None } => {
-                let waiting = self
-                    .endpoint_mut(envelope.endpoint)
-                    .and_then(|endpoint| lists(endpoint, envelope.tagged).1.get_mut(id));
-                match waiting {
-                    Some(waiting) if result.is_ok() => waiting.body = Body::Whole(bytes),
-                    _ => {
-                        self.forget_unexpected(&envelope, id);
-                        self.recycle(bytes);
-                    }
+            Place::Unexpected { bytes, id, landing: None } => match self.kept_mut(&envelope, id) {
+                Some(waiting) if result.is_ok() => waiting.body = Body::Whole(bytes),
+                _ => {
+                    self.forget_unexpected(&envelope, id);
+                    self.recycle(bytes);
                 }
-            }
+            },
             Place::Waiting(id) => self.forget_unexpected(&envelope, id),
             Place::Discard => {}
         }
@@ -357,16 +361,35 @@ impl<M: Memory> Engine<M> {
             }
         }
         if waits {
-            let result = if fits { Ok(()) } else { Err(Failure::LengthError) };
-            self.matched.push_back((index, result));
+            let verdict = if fits { ArrivalVerdict::Fetch } else { ArrivalVerdict::Refuse(Failure::LengthError) };
+            self.matched.push_back((index, verdict));
+        }
+    }
+
+    /// A message that is arriving, or waits at its sender, is in another list now.
+    pub(super) fn arriving_was_claimed(&mut self, index: u32, claim: u32) {
+        if let Some(arriving) = self.arrivals.get_mut(index)
+            && let Place::Unexpected { id, .. } | Place::Waiting(id) = &mut arriving.place
+        {
+            *id = Kept::Claimed(claim);
+        }
+    }
+
+    /// Nobody shall have a message that is arriving, or waits at its sender.
+    pub(super) fn discard_arriving(&mut self, index: u32) {
+        let Some(arriving) = self.arrivals.get_mut(index) else { return };
+        match core::mem::replace(&mut arriving.place, Place::Discard) {
+            Place::Unexpected { bytes, .. } => self.recycle(bytes),
+            Place::Waiting(_) => self.matched.push_back((index, ArrivalVerdict::Discard)),
+            Place::Receive(_) | Place::Discard => {}
         }
     }
 
     /// The next message that had to wait at its sender and need not any more.
     pub fn poll_matched(&mut self) -> Option<MatchedArrival> {
-        while let Some((index, result)) = self.matched.pop_front() {
+        while let Some((index, verdict)) = self.matched.pop_front() {
             if let Some(arriving) = self.arrivals.get(index) {
-                return Some(MatchedArrival { id: ArrivalId(index), token: arriving.token, result });
+                return Some(MatchedArrival { id: ArrivalId(index), token: arriving.token, verdict });
             }
         }
         None
@@ -398,7 +421,7 @@ impl<M: Memory> Engine<M> {
                 }
                 Place::Waiting(id) => {
                     self.forget_unexpected(&envelope, id);
-                    self.matched.push_back((index, Err(Failure::Aborted)));
+                    self.matched.push_back((index, ArrivalVerdict::Refuse(Failure::Aborted)));
                 }
                 Place::Discard => {}
             }
@@ -431,6 +454,7 @@ impl<M: Memory> Engine<M> {
             Completion {
                 context: 0,
                 kind: CompletionKind::RemoteWrite,
+                flags: CompletionFlags::NONE,
                 result: Ok(()),
                 length: u64::from(arrival.length),
                 tag: 0,

@@ -8,6 +8,7 @@
 
 mod answer;
 mod count;
+mod endpoint;
 pub mod hall;
 mod message;
 mod post;
@@ -41,8 +42,9 @@ use crate::time::Time;
 use crate::trigger::Triggers;
 
 pub use count::Touched;
-
-use message::{Message, PostedReceive, Pull, Shared, UnexpectedMessage};
+pub use endpoint::{OpenError, Opening};
+use message::{Claim, Message, PostedReceive, Pull, Shared, UnexpectedMessage};
+pub use message::{ClaimId, Peek, Peeked};
 use transmit::{Answer, DatagramOut, Response};
 
 /// What an engine is made with. The defaults serve most.
@@ -221,6 +223,8 @@ pub struct Engine<M> {
     addresses: AddressVector,
     endpoints: Vec<Option<Endpoint>>,
     endpoint_of: HashMap<u32, EndpointId, Keyed>,
+    /// Rows of numbers that are drawn for nobody: the first, and how many.
+    rows: Vec<(u32, u32)>,
     queues: Vec<CompletionQueue>,
     counters: Vec<Counter>,
     closed_queues: Vec<QueueId>,
@@ -283,7 +287,10 @@ pub struct Engine<M> {
     /// Messages that come by another road.
     arrivals: Slab<hall::Arriving>,
     /// Those that waited at their sender, and how their waiting ended.
-    matched: VecDeque<(u32, Result<(), crate::event::Failure>)>,
+    matched: VecDeque<(u32, hall::ArrivalVerdict)>,
+    /// Messages that were claimed, and a number for the last.
+    claims: Slab<Claim>,
+    claim_stamp: u32,
     unexpected_bytes: usize,
     /// Some endpoint has refused somebody since credits were last granted.
     credits_owed: bool,
@@ -314,6 +321,7 @@ impl<M: Memory> Engine<M> {
             addresses: AddressVector::new(keyed.clone()),
             endpoints: Vec::new(),
             endpoint_of: HashMap::with_hasher(keyed.clone()),
+            rows: Vec::new(),
             queues: Vec::new(),
             counters: Vec::new(),
             closed_queues: Vec::new(),
@@ -355,6 +363,8 @@ impl<M: Memory> Engine<M> {
             shared: Slab::new(),
             arrivals: Slab::new(),
             matched: VecDeque::new(),
+            claims: Slab::new(),
+            claim_stamp: random.next_u32(),
             unexpected_bytes: 0,
             credits_owed: false,
             spare: Vec::new(),
@@ -437,55 +447,6 @@ impl<M: Memory> Engine<M> {
             *place = value;
             self.check_triggers(counter, value.value);
         }
-    }
-
-    /// Makes an endpoint.
-    pub fn open_endpoint(&mut self, kind: EndpointKind, bindings: Bindings) -> EndpointId {
-        let mut number = self.random.next_u32();
-        while number == 0 || self.endpoint_of.contains_key(&number) {
-            number = self.random.next_u32();
-        }
-        if let Some(queue) = bindings.receive_queue.and_then(|queue| self.queues.get_mut(queue.0 as usize)) {
-            queue.serve_receives();
-        }
-        let receives = self.config.receives_max;
-        let unexpected = self.config.unexpected_max;
-        let endpoint = Endpoint {
-            number,
-            kind,
-            bindings,
-            posted: Posted::new(self.keyed.clone(), receives),
-            unexpected: Unexpected::new(self.keyed.clone(), unexpected),
-            tagged_posted: Posted::new(self.keyed.clone(), receives),
-            tagged_unexpected: Unexpected::new(self.keyed.clone(), unexpected),
-            refused: Vec::new(),
-        };
-        let id = match self.endpoints.iter().position(Option::is_none) {
-            Some(free) => free,
-            None => {
-                self.endpoints.push(None);
-                self.endpoints.len() - 1
-            }
-        };
-        if let Some(slot) = self.endpoints.get_mut(id) {
-            *slot = Some(endpoint);
-        }
-        let id = EndpointId(id as u32);
-        self.endpoint_of.insert(number, id);
-        id
-    }
-
-    /// The number by which peers address an endpoint ([`crate::address::Address::endpoint`]).
-    pub fn endpoint_number(&self, endpoint: EndpointId) -> Option<u32> {
-        self.endpoint(endpoint).map(|endpoint| endpoint.number)
-    }
-
-    fn endpoint(&self, endpoint: EndpointId) -> Option<&Endpoint> {
-        self.endpoints.get(endpoint.0 as usize)?.as_ref()
-    }
-
-    fn endpoint_mut(&mut self, endpoint: EndpointId) -> Option<&mut Endpoint> {
-        self.endpoints.get_mut(endpoint.0 as usize)?.as_mut()
     }
 
     /// Takes one datagram. It may be changed: bundles are unpacked in place.
@@ -608,7 +569,8 @@ impl<M: Memory> Engine<M> {
             tombstones: self.tombstones.len(),
             tombstone_bytes: self.tombstones.bytes(),
             messages: self.messages.len() + self.arrivals.len(),
-            unexpected: endpoints().map(|e| e.unexpected.len() + e.tagged_unexpected.len()).sum(),
+            unexpected: endpoints().map(|e| e.unexpected.len() + e.tagged_unexpected.len()).sum::<usize>()
+                + self.claims.len(),
             receives: endpoints().map(|e| e.posted.len() + e.tagged_posted.len()).sum(),
             reserved: self.queues.iter().map(CompletionQueue::reserved).sum(),
             held: self.lives.iter().map(|(_, life)| life.held.len()).sum(),
@@ -650,7 +612,7 @@ pub struct State {
     pub tombstone_bytes: usize,
     /// Messages partly received.
     pub messages: usize,
-    /// Messages that wait for a receive, all endpoints.
+    /// Messages that wait for a receive, claimed ones too, all endpoints.
     pub unexpected: usize,
     /// Receives posted, all endpoints.
     pub receives: usize,

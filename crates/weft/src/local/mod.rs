@@ -218,6 +218,12 @@ impl Local {
         Some(insert(&mut self.routes, Box::new(Route::new(channel, endpoint, to, canary))))
     }
 
+    /// Whether what an endpoint sends to a peer goes this road.
+    pub(crate) fn reaches(&self, endpoint: EndpointId, peer: PeerId) -> bool {
+        let ways = self.ways.get(peer.0 as usize).into_iter().flatten();
+        ways.into_iter().any(|(from, way)| *from == endpoint && matches!(way, Way::Route(_)))
+    }
+
     /// What was known about a name does not hold any more.
     pub(crate) fn forget_peer(&mut self, peer: PeerId) {
         if let Some(ways) = self.ways.get_mut(peer.0 as usize) {

@@ -9,6 +9,7 @@
 )]
 
 mod atomics;
+mod endpoints;
 mod errors;
 mod flow;
 mod lifetimes;
@@ -19,6 +20,7 @@ mod remote_memory;
 mod support;
 mod triggers;
 mod waiting;
+mod waiting_messages;
 
 /// Makes a module for each combination, with a test for each case.
 macro_rules! combinations {
@@ -62,14 +64,18 @@ macro_rules! cases {
                 writes_of_every_length reads_of_every_length immediate_data_follows_the_bytes
                 injected_writes fences_order_writes overlapping_regions_and_offsets write_from_and_to_regions
                 ordered_operations_see_those_before regions_count_what_peers_do
+                chosen_keys addresses_up_to_the_last_one
             }
             atomics {
                 every_operation_on_every_type fetch_add_counts_each_once compare_and_swap_has_one_winner
-                arrays_of_elements floats what_does_not_exist_is_refused
+                arrays_of_elements floats all_that_is_possible what_does_not_exist_is_refused
             }
             errors {
                 unknown_key out_of_bounds missing_right after_deregistration unknown_peer queue_full
                 closed_remote_endpoint read_only_buffers misaligned_atomics foreign_queue too_long_to_inject
+            }
+            endpoints {
+                numbers_can_be_chosen completions_tell_what_ended multi_receives_say_when_they_end
             }
             flow {
                 a_full_queue_holds_peers_back levels silent_operations counters_count
@@ -89,6 +95,11 @@ macro_rules! cases {
                 deferred_sends_go_in_order_of_threshold messages_trigger_answers chains_run_by_themselves
                 receives_and_atomics_are_deferred_too deferred_work_waits_for_room deferred_work_is_taken_back
                 deferred_work_is_checked
+            }
+            waiting_messages {
+                looking_changes_nothing claimed_messages_are_for_who_claimed_them
+                a_claim_can_be_too_long_for_its_buffer discarded_messages_are_done_for_their_sender
+                claims_end_with_their_endpoint a_claimed_message_can_be_lost
             }
             waiting {
                 sleep_until_a_message_comes descriptors_lose_no_wake_up time_passes counters_wake

@@ -1,6 +1,7 @@
 //! Messages at the target: matched to a receive or kept until one comes, put together from packets in any order, fetched when
 //! they are long (P-5.5, P-6).
 
+mod claim;
 mod receive;
 mod rendezvous;
 mod write;
@@ -17,12 +18,15 @@ use super::transmit::status_of;
 use super::{Arrived, Endpoint, EndpointKind, Engine, Touched};
 use crate::address::{Address, PeerId, SourceId};
 use crate::command::{Command, EndpointId, Operation, PostError, Receive};
-use crate::event::{Completion, CompletionKind, CounterId, Failure};
+use crate::event::{Completion, CompletionFlags, CompletionKind, CounterId, Failure};
 use crate::limits::{REFUSED_MAX, SPARE_MAX, SPARE_MAX_BYTES};
 use crate::matching::{Posted, Unexpected, UnexpectedId};
 use crate::memory::{Access, Fault, LocalKey, Memory};
 use crate::packet::Status;
 use crate::time::Time;
+
+pub(super) use claim::{Claim, Kept};
+pub use claim::{ClaimId, Peek, Peeked};
 
 /// A receive in the list of its endpoint.
 #[derive(Clone, Copy, Debug)]
@@ -74,6 +78,8 @@ pub(super) enum Body {
         key: u64,
         address: u64,
     },
+    /// Was claimed while it arrived, and did not come.
+    Lost,
 }
 
 /// A message of several packets that is arriving.
@@ -93,7 +99,7 @@ enum Place {
     /// No receive yet; or one that came while it was arriving.
     Unexpected {
         bytes: Vec<u8>,
-        id: UnexpectedId,
+        id: Kept,
         landing: Option<Landing>,
     },
     /// Nobody wants it any more.
@@ -282,9 +288,14 @@ impl<M: Memory> Engine<M> {
     }
 
     fn remove_posted(&mut self, envelope: &Envelope, id: crate::matching::PostedId) {
-        if let Some(endpoint) = self.endpoint_mut(envelope.endpoint) {
-            lists(endpoint, envelope.tagged).0.remove(id);
+        if let Some((posted, _)) = self.lists_of(envelope.endpoint, envelope.tagged) {
+            posted.remove(id);
         }
+    }
+
+    /// The lists that messages for an endpoint are in, and receives for them.
+    pub(super) fn lists_of(&mut self, endpoint: EndpointId, tagged: bool) -> Option<Lists<'_>> {
+        self.endpoint_mut(endpoint).map(|endpoint| lists(endpoint, tagged))
     }
 
     fn retire(&mut self, index: u32) {
@@ -299,6 +310,7 @@ impl<M: Memory> Engine<M> {
         let completion = Completion {
             context: shared.receive.context,
             kind: CompletionKind::BufferReleased,
+            flags: CompletionFlags::of_multi(true),
             result: Ok(()),
             length: 0,
             tag: 0,
@@ -331,8 +343,7 @@ impl<M: Memory> Engine<M> {
             return None;
         }
         let source = envelope.source_id;
-        let endpoint = self.endpoint_mut(envelope.endpoint)?;
-        let (_, unexpected) = lists(endpoint, envelope.tagged);
+        let (_, unexpected) = self.lists_of(envelope.endpoint, envelope.tagged)?;
         if unexpected.len() >= unexpected.capacity() {
             return None;
         }
@@ -351,14 +362,15 @@ impl<M: Memory> Engine<M> {
                 _ => alloc::vec![0; length],
             };
             let body = Body::Whole(Vec::new());
-            let (_, unexpected) = lists(self.endpoint_mut(envelope.endpoint)?, envelope.tagged);
+            let (_, unexpected) = self.lists_of(envelope.endpoint, envelope.tagged)?;
             let id = unexpected.push(source, envelope.tag, UnexpectedMessage { envelope, body }).ok()?;
             self.unexpected_bytes += length;
+            let id = Kept::Listed(id);
             return Some(self.begin_message(input, key, envelope, Place::Unexpected { bytes, id, landing: None }));
         }
         let mut bytes = self.spare.pop().unwrap_or_default();
         bytes.extend_from_slice(input.payload);
-        let (_, unexpected) = lists(self.endpoint_mut(envelope.endpoint)?, envelope.tagged);
+        let (_, unexpected) = self.lists_of(envelope.endpoint, envelope.tagged)?;
         unexpected.push(source, envelope.tag, UnexpectedMessage { envelope, body: Body::Whole(bytes) }).ok()?;
         self.unexpected_bytes += length;
         Some(Verdict::Accepted)
@@ -378,8 +390,7 @@ impl<M: Memory> Engine<M> {
             return Verdict::Refused(Status::ProtocolError);
         };
         if let Place::Unexpected { id, .. } = &place
-            && let Some(endpoint) = self.endpoint_mut(envelope.endpoint)
-            && let Some(waiting) = lists(endpoint, envelope.tagged).1.get_mut(*id)
+            && let Some(waiting) = self.kept_mut(&envelope, *id)
         {
             waiting.body = Body::Partial(transaction);
         }
@@ -403,12 +414,6 @@ impl<M: Memory> Engine<M> {
                 }
             }
             Place::Discard | Place::Write { .. } => {}
-        }
-    }
-
-    pub(super) fn forget_unexpected(&mut self, envelope: &Envelope, id: UnexpectedId) {
-        if let Some(endpoint) = self.endpoint_mut(envelope.endpoint) {
-            lists(endpoint, envelope.tagged).1.remove(id);
         }
     }
 
@@ -476,9 +481,7 @@ impl<M: Memory> Engine<M> {
                 self.complete_receive(&envelope, &landing, written.map_err(|_| Failure::LocalFault));
             }
             Place::Unexpected { bytes, id, landing: None } => {
-                if let Some(endpoint) = self.endpoint_mut(envelope.endpoint)
-                    && let Some(waiting) = lists(endpoint, envelope.tagged).1.get_mut(id)
-                {
+                if let Some(waiting) = self.kept_mut(&envelope, id) {
                     waiting.body = Body::Whole(bytes);
                 }
             }
@@ -542,14 +545,17 @@ impl<M: Memory> Engine<M> {
     pub(super) fn complete_receive(&mut self, envelope: &Envelope, landing: &Landing, result: Result<(), Failure>) {
         let mut local = landing.local;
         let mut offset = 0;
+        let mut flags = CompletionFlags::NONE;
         if let Some(index) = landing.shared {
             local = LocalKey::NONE;
+            flags = CompletionFlags::MULTI;
             offset = landing.offset;
             if let Some(shared) = self.shared.get_mut(index) {
                 shared.pending -= 1;
                 offset -= shared.receive.offset;
                 if shared.retired && shared.pending == 0 {
                     local = shared.receive.local;
+                    flags = CompletionFlags::of_multi(true);
                     self.shared.remove(index);
                 }
             }
@@ -573,6 +579,7 @@ impl<M: Memory> Engine<M> {
             Completion {
                 context: landing.context,
                 kind,
+                flags,
                 result,
                 length: u64::from(envelope.length),
                 tag: envelope.tag,
@@ -642,10 +649,10 @@ pub(super) enum Matched {
 /// What DONE tells instead of the bytes taken when the message is given up: a message of no bytes can be taken too.
 const NOT_TAKEN: u64 = u32::MAX as u64;
 
-pub(super) fn lists(
-    endpoint: &mut Endpoint,
-    tagged: bool,
-) -> (&mut Posted<PostedReceive>, &mut Unexpected<UnexpectedMessage>) {
+/// Receives that wait, and messages that do.
+pub(super) type Lists<'a> = (&'a mut Posted<PostedReceive>, &'a mut Unexpected<UnexpectedMessage>);
+
+pub(super) fn lists(endpoint: &mut Endpoint, tagged: bool) -> Lists<'_> {
     if tagged {
         (&mut endpoint.tagged_posted, &mut endpoint.tagged_unexpected)
     } else {

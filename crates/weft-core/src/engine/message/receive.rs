@@ -6,13 +6,13 @@ impl<M: Memory> Engine<M> {
     /// Takes a buffer for messages. A message that waits is taken at once.
     pub fn post_receive(&mut self, now: Time, receive: &Receive) -> Result<(), PostError> {
         let id = receive.endpoint;
-        self.check_receive(receive)?;
         let endpoint = self.endpoint(id).ok_or(PostError::NoSuchEndpoint)?;
         let posted = if receive.tagged { &endpoint.tagged_posted } else { &endpoint.posted };
         if posted.len() >= posted.capacity() {
             return Err(PostError::QueueFull);
         }
-        let source = receive.source.and_then(|peer| self.addresses.source(peer));
+        self.check_local(receive.local, receive.offset, receive.length)?;
+        let source = self.source_wanted(receive)?;
         if let Some(counter) = receive.counter {
             self.kept_counters.insert(counter);
         }
@@ -28,14 +28,20 @@ impl<M: Memory> Engine<M> {
 
     /// Checks a receive as far as that does not depend on room.
     pub fn check_receive(&self, receive: &Receive) -> Result<(), PostError> {
+        self.check_local(receive.local, receive.offset, receive.length)?;
+        self.source_wanted(receive).map(|_| ())
+    }
+
+    /// Whether messages can be received like that; whose they have to be, if that matters.
+    #[inline]
+    pub(super) fn source_wanted(&self, receive: &Receive) -> Result<Option<SourceId>, PostError> {
         let endpoint = self.endpoint(receive.endpoint).ok_or(PostError::NoSuchEndpoint)?;
         if receive.tagged && endpoint.kind == EndpointKind::Datagram {
             return Err(PostError::NotSupported);
         }
-        self.check_local(receive.local, receive.offset, receive.length)?;
         match receive.source {
-            Some(peer) if self.addresses.source(peer).is_none() => Err(PostError::NoSuchPeer),
-            _ => Ok(()),
+            Some(peer) => self.addresses.source(peer).map(Some).ok_or(PostError::NoSuchPeer),
+            None => Ok(None),
         }
     }
 
@@ -139,21 +145,20 @@ impl<M: Memory> Engine<M> {
         source: Option<SourceId>,
         shared: Option<u32>,
     ) -> Result<(), PostError> {
-        let endpoint = self.endpoint_mut(receive.endpoint).ok_or(PostError::NoSuchEndpoint)?;
-        let (posted, _) = lists(endpoint, receive.tagged);
+        let (posted, _) = self.lists_of(receive.endpoint, receive.tagged).ok_or(PostError::NoSuchEndpoint)?;
         let (tag, ignore) = if receive.tagged { (receive.tag, receive.ignore) } else { (0, 0) };
         let posted = posted.post(source, tag, ignore, PostedReceive { receive: *receive, shared });
         posted.map(|_| ()).map_err(|_| PostError::QueueFull)
     }
 
     pub(super) fn find_unexpected(&mut self, receive: &Receive, source: Option<SourceId>) -> Option<UnexpectedId> {
-        let (_, unexpected) = lists(self.endpoint_mut(receive.endpoint)?, receive.tagged);
+        let (_, unexpected) = self.lists_of(receive.endpoint, receive.tagged)?;
         let (tag, ignore) = if receive.tagged { (receive.tag, receive.ignore) } else { (0, 0) };
         unexpected.first(source, tag, ignore)
     }
 
     pub(super) fn unexpected_length(&mut self, receive: &Receive, id: UnexpectedId) -> Option<u64> {
-        let (_, unexpected) = lists(self.endpoint_mut(receive.endpoint)?, receive.tagged);
+        let (_, unexpected) = self.lists_of(receive.endpoint, receive.tagged)?;
         unexpected.get(id).map(|message| u64::from(message.envelope.length))
     }
 
@@ -173,11 +178,16 @@ impl<M: Memory> Engine<M> {
         if !self.reserve(queue) {
             return Err(PostError::CompletionQueueFull);
         }
-        let taken = self.endpoint_mut(receive.endpoint).and_then(|e| lists(e, receive.tagged).1.remove(id));
-        let Some(message) = taken else {
-            self.unreserve(queue);
-            return Ok(());
-        };
+        match self.lists_of(receive.endpoint, receive.tagged).and_then(|(_, unexpected)| unexpected.remove(id)) {
+            Some(message) => self.give(now, message, landing),
+            None => self.unreserve(queue),
+        }
+        Ok(())
+    }
+
+    /// Gives a message that waited to a receive. A place in the queue is reserved, and there is room for the commands
+    /// that fetching it takes.
+    pub(super) fn give(&mut self, now: Time, message: UnexpectedMessage, landing: Landing) {
         let envelope = message.envelope;
         let fits = u64::from(envelope.length) <= landing.room;
         match message.body {
@@ -193,7 +203,7 @@ impl<M: Memory> Engine<M> {
                 self.complete_receive(&envelope, &landing, result);
             }
             Body::Partial(transaction) => {
-                let Some(arriving) = self.messages.get_mut(&transaction) else { return Ok(()) };
+                let Some(arriving) = self.messages.get_mut(&transaction) else { return };
                 if fits {
                     if let Place::Unexpected { landing: waiting, .. } = &mut arriving.place {
                         *waiting = Some(landing);
@@ -208,8 +218,8 @@ impl<M: Memory> Engine<M> {
             }
             Body::Arriving(index) => self.take_arriving(index, landing, fits),
             Body::Rendezvous { key, address } => self.begin_pull(now, envelope, landing, key, address),
+            Body::Lost => self.complete_receive(&envelope, &landing, Err(Failure::Aborted)),
         }
-        Ok(())
     }
 
     pub(in crate::engine) fn recycle(&mut self, mut bytes: Vec<u8>) {
@@ -247,11 +257,14 @@ impl<M: Memory> Engine<M> {
         }
         self.count(posted.receive.counter, false);
         let mut local = posted.receive.local;
+        let mut flags = CompletionFlags::NONE;
         if let Some(index) = posted.shared {
+            flags = CompletionFlags::of_multi(true);
             match self.shared.get_mut(index) {
                 Some(shared) if shared.pending > 0 => {
                     shared.retired = true;
                     local = LocalKey::NONE;
+                    flags = CompletionFlags::MULTI;
                 }
                 _ => drop(self.shared.remove(index)),
             }
@@ -260,12 +273,13 @@ impl<M: Memory> Engine<M> {
         let completion = Completion {
             context: posted.receive.context,
             kind,
+            flags,
             result: Err(failure),
             length: 0,
-            tag: 0,
+            tag: if posted.receive.tagged { posted.receive.tag } else { 0 },
             immediate: None,
             source: None,
-            peer: None,
+            peer: posted.receive.source,
             local,
             results: LocalKey::NONE,
             offset: 0,
@@ -316,16 +330,12 @@ impl<M: Memory> Engine<M> {
             }
             loop {
                 let Some(endpoint) = self.endpoint_mut(id) else { return };
-                let number = endpoint.number;
                 let (_, unexpected) = lists(endpoint, tagged);
                 let Some(message) = unexpected.find(|_| true).and_then(|first| unexpected.remove(first)) else { break };
-                match message.body {
-                    Body::Whole(bytes) => self.recycle(bytes),
-                    Body::Partial(_) | Body::Arriving(_) => {}
-                    Body::Rendezvous { key, .. } => self.send_done(now, &message.envelope, number, key, NOT_TAKEN),
-                }
+                self.drop_message(now, message);
             }
         }
+        self.close_claims(now, |envelope| envelope.endpoint == id);
     }
 
     pub(super) fn release_local(&mut self, local: LocalKey) {
