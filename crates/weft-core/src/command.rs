@@ -77,6 +77,8 @@ impl CommandFlags {
     pub const ORDERED: CommandFlags = CommandFlags(64);
     /// Its end is counted besides ([`crate::engine::Engine::count_end`], which alone sets it): its context is the engine's.
     pub const COUNTED: CommandFlags = CommandFlags(1 << 15);
+    /// One of the commands that a group is made of: the engine's own, and never a user's.
+    pub const PART: CommandFlags = CommandFlags(1 << 14);
 
     /// Whether all bits of `other` are set.
     #[must_use]
@@ -126,7 +128,7 @@ pub struct Command {
     pub address: u64,
     /// Remote key.
     pub key: u64,
-    /// Immediate data; of atomics with results, the local buffer for them.
+    /// Immediate data; of atomics with results, the local buffer for them, and above it where in that they begin.
     pub immediate: u64,
 }
 
@@ -181,6 +183,12 @@ impl Command {
             (Some((first, last)), Some((from, to))) => first <= to && from <= last,
             _ => false,
         }
+    }
+
+    /// Of atomics with results: where in the local buffer for them they begin.
+    #[must_use]
+    pub fn results_offset(&self) -> u64 {
+        self.immediate >> 32
     }
 
     /// Whether a flag is set.

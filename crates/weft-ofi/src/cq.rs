@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use weft::raw::Ended;
-use weft::{CompletionKind, Failure};
+use weft::{CompletionKind, Failure, PeerId};
 use weft_core::event::CompletionFlags;
 
 use crate::abi::*;
@@ -122,7 +122,12 @@ impl Queue {
 
     #[inline]
     fn name(&self, completion: &Ended<'_>) -> fi_addr_t {
-        let Some(peer) = completion.peer else { return FI_ADDR_NOTAVAIL };
+        completion.peer.map_or(FI_ADDR_NOTAVAIL, |peer| self.name_of(peer))
+    }
+
+    /// The name that a peer of the NIC has in one of the vectors.
+    #[inline]
+    pub(crate) fn name_of(&self, peer: PeerId) -> fi_addr_t {
         match self.peers.get().and_then(|peers| peers.name(peer)) {
             Some(name) => name,
             None => {

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use weft::raw::DeferredId;
 use weft::{Address, PeerId, Progress};
 
 use crate::abi::*;
@@ -27,6 +28,8 @@ pub(crate) struct Domain {
     pub(crate) caps: u64,
     /// Whether the endpoint that peers reach by node and service alone is open.
     main_taken: AtomicBool,
+    /// Deferred work that was queued, by where its description is.
+    work: Mutex<HashMap<usize, DeferredId>>,
     /// How often each peer has a name in an address vector.
     peers: Mutex<HashMap<u32, usize>>,
 }
@@ -78,6 +81,7 @@ impl Domain {
             mr_mode: attributes.mr_mode,
             caps: attributes.caps,
             main_taken: AtomicBool::new(false),
+            work: Mutex::default(),
             peers: Mutex::default(),
         })
     }
@@ -106,6 +110,10 @@ impl Domain {
     /// That endpoint is closed.
     pub(crate) fn release_main(&self) {
         self.main_taken.store(false, Ordering::Relaxed);
+    }
+
+    pub(crate) fn work(&self) -> MutexGuard<'_, HashMap<usize, DeferredId>> {
+        self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn peers(&self) -> MutexGuard<'_, HashMap<u32, usize>> {

@@ -1,9 +1,11 @@
 //! Endpoints: opened, bound, enabled, named, closed. What they send and receive goes through `operation.rs`.
 
+use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use weft::raw::ClaimId;
 use weft::{Address, EndpointKind, EndpointOptions, PeerId};
 
 use crate::abi::*;
@@ -39,6 +41,18 @@ pub(crate) struct Shared {
     live: OnceLock<Live>,
     /// The least room that is left in a multi-receive buffer before it is given back.
     pub(crate) multi_receive_least: AtomicUsize,
+    /// Messages that were claimed, by the context of the call that did.
+    claims: Mutex<HashMap<u64, ClaimId>>,
+}
+
+impl Shared {
+    pub(crate) fn keep_claim(&self, context: u64, claim: ClaimId) {
+        self.claims.lock().unwrap_or_else(PoisonError::into_inner).insert(context, claim);
+    }
+
+    pub(crate) fn take_claim(&self, context: u64) -> Option<ClaimId> {
+        self.claims.lock().unwrap_or_else(PoisonError::into_inner).remove(&context)
+    }
 }
 
 /// What was bound to an endpoint before it was enabled.
@@ -297,6 +311,7 @@ pub(crate) unsafe extern "C" fn open_with_flags(
             bound: Mutex::default(),
             live: OnceLock::new(),
             multi_receive_least: AtomicUsize::new(64),
+            claims: Mutex::default(),
             attributes,
         };
         let endpoint = Endpoint {

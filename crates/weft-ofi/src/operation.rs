@@ -4,7 +4,7 @@
 use std::ffi::c_void;
 
 use libc::iovec;
-use weft::raw::{Buffer, Command, CommandFlags, Operation};
+use weft::raw::{Buffer, Command, CommandFlags, Deferred, DeferredId, DeferredWork, Operation, Receive};
 use weft::{Level, PeerId};
 
 use crate::abi::*;
@@ -161,6 +161,14 @@ pub(crate) fn command(live: &Live, operation: Operation, peer: PeerId, call: &Ca
     command
 }
 
+/// When deferred work is posted: when a counter has reached a value. Another one counts its end.
+#[derive(Clone, Copy)]
+pub(crate) struct When<'a> {
+    pub(crate) counter: &'a weft::Counter,
+    pub(crate) threshold: u64,
+    pub(crate) completion: Option<&'a weft::Counter>,
+}
+
 /// Posts what a call asks for. `fill` completes the command.
 #[inline]
 pub(crate) fn transmit(
@@ -175,7 +183,7 @@ pub(crate) fn transmit(
     let mut command = command(live, operation, peer, call, silent);
     fill(&mut command);
     if call.flags & (FI_INJECT | FI_TRIGGER) != 0 {
-        return transmit_special(endpoint, live, command, call);
+        return transmit_special(live, command, call);
     }
     let buffer = call.local.buffer(operation == Operation::Read)?;
     command.length = u32::try_from(buffer.len()).map_err(|_| -FI_EMSGSIZE)?;
@@ -183,20 +191,53 @@ pub(crate) fn transmit(
 }
 
 #[cold]
-fn transmit_special(endpoint: &Endpoint, live: &Live, mut command: Command, call: &Call) -> Result<usize> {
-    let mut bytes = Vec::new();
-    if call.flags & FI_INJECT != 0 {
-        call.local.copy(&mut bytes)?;
-    }
+fn transmit_special(live: &Live, mut command: Command, call: &Call) -> Result<usize> {
     if call.flags & FI_TRIGGER != 0 {
-        let buffer = match call.flags & FI_INJECT != 0 {
-            true => Buffer::from(bytes),
-            false => call.local.buffer(command.operation == Operation::Read)?,
-        };
-        return crate::trigger::transmit(endpoint, command, buffer, call.context);
+        // SAFETY: with this flag the interface asks for a context that says when.
+        let when = unsafe { crate::trigger::when(call.context)? };
+        return transmit_later(live, command, call, when).map(|_| 0);
     }
+    let mut bytes = Vec::new();
+    call.local.copy(&mut bytes)?;
     command.length = bytes.len() as u32;
     posted(live, weft::raw::post_copy(&live.endpoint, &command, &bytes))
+}
+
+/// Posts a command when its time comes; gives its name.
+pub(crate) fn transmit_later(live: &Live, mut command: Command, call: &Call, when: When<'_>) -> Result<DeferredId> {
+    let buffer = if call.flags & FI_INJECT != 0 {
+        let mut bytes = Vec::new();
+        call.local.copy(&mut bytes)?;
+        Buffer::from(bytes)
+    } else {
+        call.local.buffer(command.operation == Operation::Read)?
+    };
+    command.length = u32::try_from(buffer.len()).map_err(|_| -FI_EMSGSIZE)?;
+    let work = DeferredWork::Post { endpoint: live.endpoint.clone(), command, buffer: Some(buffer) };
+    defer_in(live.endpoint.domain(), work, when)
+}
+
+/// As [`transmit`], for later.
+pub(crate) fn transmit_when(
+    endpoint: &Endpoint,
+    operation: Operation,
+    call: &Call,
+    fill: impl FnOnce(&mut Command),
+    when: When<'_>,
+) -> Result<DeferredId> {
+    check_transmit_flags(call.flags)?;
+    let live = endpoint.live_transmit()?;
+    let peer = live.peer(call.peer)?;
+    let mut command = command(live, operation, peer, call, live.is_silent(call.flags));
+    fill(&mut command);
+    transmit_later(live, command, call, when)
+}
+
+/// Defers work.
+pub(crate) fn defer_in(nic: &weft::Domain, work: DeferredWork, when: When<'_>) -> Result<DeferredId> {
+    let When { counter, threshold, completion } = when;
+    let deferred = Deferred { work, completion_counter: completion.cloned() };
+    weft::raw::defer(nic, counter, threshold, deferred).map_err(|refused| guard::errno(&refused.error))
 }
 
 /// Posts a copy of bytes, without completion: `fi_inject` and its kin.
@@ -262,10 +303,9 @@ pub(crate) struct ReceiveCall {
     pub(crate) flags: u64,
 }
 
-/// Posts a receive.
+/// The receive of a call.
 #[inline]
-pub(crate) fn receive(endpoint: &Endpoint, call: &ReceiveCall) -> Result<usize> {
-    let live = endpoint.live_receive()?;
+pub(crate) fn receive_of(live: &Live, call: &ReceiveCall) -> Result<Receive> {
     let length = call.local.length()?;
     let mut receive = weft::raw::receive(&live.endpoint, length as u64);
     receive.context = call.context as u64;
@@ -276,11 +316,26 @@ pub(crate) fn receive(endpoint: &Endpoint, call: &ReceiveCall) -> Result<usize> 
     if live.directed && call.source != FI_ADDR_UNSPEC {
         receive.source = Some(live.peer(call.source)?);
     }
+    Ok(receive)
+}
+
+/// Posts a receive.
+#[inline]
+pub(crate) fn receive(endpoint: &Endpoint, call: &ReceiveCall) -> Result<usize> {
+    let live = endpoint.live_receive()?;
+    let receive = receive_of(live, call)?;
     if call.flags & (FI_PEEK | FI_CLAIM | FI_DISCARD | FI_MULTI_RECV | FI_TRIGGER) != 0 {
         return crate::receive::special(endpoint, live, receive, call);
     }
     let buffer = call.local.buffer(true)?;
     posted(live, weft::raw::post_receive(&live.endpoint, &receive, buffer))
+}
+
+/// Posts a receive when its time comes; gives its name.
+pub(crate) fn receive_later(live: &Live, call: &ReceiveCall, when: When<'_>) -> Result<DeferredId> {
+    let (receive, buffer) = (receive_of(live, call)?, call.local.buffer(true)?);
+    let work = DeferredWork::Receive { endpoint: live.endpoint.clone(), receive, buffer };
+    defer_in(live.endpoint.domain(), work, when)
 }
 
 /// Checks the flags of a call that sends.

@@ -3,13 +3,13 @@
 use std::ffi::c_void;
 
 use libc::iovec;
-use weft::raw::{Command, Operation};
+use weft::raw::{Command, DeferredId, Operation};
 
 use crate::abi::*;
 use crate::ep::Endpoint;
 use crate::guard::{self, Result};
 use crate::handle;
-use crate::operation::{self, Call, Local};
+use crate::operation::{self, Call, Local, When};
 
 pub(crate) static OPERATIONS: fi_ops_rma = fi_ops_rma {
     size: size_of::<fi_ops_rma>(),
@@ -32,14 +32,11 @@ fn transmit(endpoint: &Endpoint, operation: Operation, call: &Call, address: u64
 /// The call of a message structure, and its remote range.
 ///
 /// # Safety
-/// The structure is C's, as the interface describes it.
-unsafe fn message(endpoint: &Endpoint, operation: Operation, message: *const fi_msg_rma, flags: u64) -> Result<usize> {
-    // SAFETY: as the caller says.
-    let message = unsafe { message.as_ref() }.ok_or(-FI_EINVAL)?;
+/// What the structure points to is C's, as the interface describes it.
+unsafe fn call_of(endpoint: &Endpoint, message: &fi_msg_rma, flags: u64) -> Result<(Call, fi_rma_iov)> {
     let flags = endpoint.transmit_flags_with(flags)?;
     let local = Local::Many { pieces: message.msg_iov, descriptors: message.desc, count: message.iov_count };
     let (peer, data, context) = (message.addr, message.data, message.context);
-    let call = Call { local, peer, data, context, flags };
     if message.rma_iov_count != 1 || message.rma_iov.is_null() {
         return Err(-FI_EINVAL);
     }
@@ -48,7 +45,32 @@ unsafe fn message(endpoint: &Endpoint, operation: Operation, message: *const fi_
     if remote.len != local.length()? {
         return Err(-FI_EINVAL);
     }
+    Ok((Call { local, peer, data, context, flags }, remote))
+}
+
+/// # Safety
+/// As [`call_of`].
+unsafe fn message(endpoint: &Endpoint, operation: Operation, message: *const fi_msg_rma, flags: u64) -> Result<usize> {
+    // SAFETY: as the caller says.
+    let (call, remote) = unsafe { call_of(endpoint, message.as_ref().ok_or(-FI_EINVAL)?, flags)? };
     transmit(endpoint, operation, &call, remote.addr, remote.key)
+}
+
+/// As [`message`], for later.
+///
+/// # Safety
+/// As [`call_of`].
+pub(crate) unsafe fn message_when(
+    endpoint: &Endpoint,
+    operation: Operation,
+    message: &fi_msg_rma,
+    flags: u64,
+    when: When<'_>,
+) -> Result<DeferredId> {
+    // SAFETY: as the caller says.
+    let (call, remote) = unsafe { call_of(endpoint, message, flags)? };
+    let fill = |command: &mut Command| (command.address, command.key) = (remote.addr, remote.key);
+    operation::transmit_when(endpoint, operation, &call, fill, when)
 }
 
 unsafe extern "C" fn read(

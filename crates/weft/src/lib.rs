@@ -99,6 +99,7 @@ mod operation;
 pub mod raw;
 mod registrations;
 mod scope;
+mod vector;
 
 pub use address_vector::AddressVector;
 pub use atomic::Element;

@@ -9,12 +9,15 @@
 mod answer;
 mod count;
 mod endpoint;
+mod group;
 pub mod hall;
 mod message;
 mod post;
 mod request;
 mod timer;
 mod transmit;
+
+pub use group::GroupId;
 
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::sync::Arc;
@@ -244,6 +247,7 @@ pub struct Engine<M> {
     /// Restart epoch (P-3.2).
     epoch: u32,
     entries: Entries,
+    groups: Slab<group::Group>,
     trackers: Slab<Tracker>,
     /// Trackers that have nothing left and will be freed.
     resting: VecDeque<u32>,
@@ -334,6 +338,7 @@ impl<M: Memory> Engine<M> {
             clock: Time(0),
             epoch: random.next_u32() | 1,
             entries: Entries::new(config.commands_max),
+            groups: Slab::new(),
             trackers: Slab::new(),
             resting: VecDeque::new(),
             tracker_of: HashMap::with_hasher(keyed.clone()),

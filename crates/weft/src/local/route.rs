@@ -747,7 +747,8 @@ impl Route {
                 if !fetches || Some(incoming.length()) != command.atomic.bytes() {
                     return Err(Broken);
                 }
-                let placed = write_local(engine.memory_mut(), command.results(), 0, incoming.segment());
+                let placed =
+                    write_local(engine.memory_mut(), command.results(), command.results_offset(), incoming.segment());
                 self.waiting.remove(token);
                 engine.report(&command, placed.map_err(|_| Failure::LocalFault));
             }
@@ -767,7 +768,8 @@ impl Route {
     pub(super) fn cancel(&mut self, engine: &mut Engine<HostMemory>, context: u64) -> bool {
         // The first one may be in the ring in part.
         let skip = usize::from(self.begun.is_some());
-        if let Some(place) = self.queue.iter().skip(skip).position(|command| engine.context_of(command) == context)
+        let wanted = |command: &Command| engine.context_of(command) == context && !command.has(CommandFlags::PART);
+        if let Some(place) = self.queue.iter().skip(skip).position(wanted)
             && let Some(command) = self.queue.remove(place + skip)
         {
             engine.report(&command, Err(Failure::Cancelled));
