@@ -22,6 +22,7 @@ fn any(pair: &Pair, node: usize) -> Receive {
         multi: None,
         silent: false,
         context: 0,
+        counter: None,
     }
 }
 
