@@ -201,6 +201,8 @@ struct Endpoint {
     number: u32,
     kind: EndpointKind,
     bindings: Bindings,
+    /// The endpoint whose receives serve its messages, if not its own: then its own lists are empty.
+    receives_at: Option<EndpointId>,
     posted: Posted<PostedReceive>,
     unexpected: Unexpected<UnexpectedMessage>,
     tagged_posted: Posted<PostedReceive>,

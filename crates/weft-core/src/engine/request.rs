@@ -437,8 +437,15 @@ impl<M: Memory> Engine<M> {
         if !self.credits_owed {
             return;
         }
-        let Some(endpoint) = self.endpoint_mut(endpoint) else { return };
-        for request in core::mem::take(&mut endpoint.refused) {
+        let mut credits = Vec::new();
+        for (id, slot) in (0..).zip(&mut self.endpoints) {
+            if let Some(other) = slot
+                && (EndpointId(id) == endpoint || other.receives_at == Some(endpoint))
+            {
+                credits.append(&mut other.refused);
+            }
+        }
+        for request in credits {
             self.urgent = true;
             self.answer(request, Status::Accepted, 0, Kind::Control);
         }

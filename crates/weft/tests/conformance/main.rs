@@ -17,6 +17,7 @@ mod matching;
 mod messages;
 mod peers;
 mod remote_memory;
+mod sharing;
 mod support;
 mod waiting;
 mod waiting_messages;
@@ -87,6 +88,10 @@ macro_rules! cases {
             peers {
                 two_peers_do_not_mix many_endpoints all_to_all both_ways_at_once fabrics_do_not_hear_each_other
                 many_threads
+            }
+            sharing {
+                one_pool_serves_several pools_have_tags_sources_and_long_buffers who_has_no_queue_reports_to_the_pool
+                a_full_pool_holds_senders_back sharing_ends_in_any_order
             }
             waiting_messages {
                 looking_changes_nothing claimed_messages_are_for_who_claimed_them
