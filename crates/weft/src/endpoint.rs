@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use weft_core::address::Address;
+use weft_core::address::{Address, PeerId};
 use weft_core::command::{Command, CommandFlags, EndpointId, Operation, PostError, Receive};
 use weft_core::engine::{Bindings, ClaimId, EndpointKind, Opening, Peek, Peeked};
 use weft_core::memory::LocalKey;
@@ -220,6 +220,25 @@ impl Endpoint {
         }
         core.posted(now, false);
         cancelled
+    }
+
+    /// From now on it exists for one peer only: requests and messages of all others are refused as if there were no such
+    /// endpoint. What they have sent before is dropped; receives that it had matched fail with
+    /// [`Failure::Aborted`](crate::Failure::Aborted). For connections: both ends restrict themselves to each other.
+    ///
+    /// The peer is told by its address. A peer on this machine whose domain is bound to all addresses is not known as one
+    /// of them: such a domain has to be bound to one.
+    pub fn restrict_to(&self, peer: PeerId) -> Result<()> {
+        let mut core = self.domain().nic().lock();
+        let now = core.now();
+        let core_ref = &mut *core;
+        core_ref.engine.restrict_endpoint(now, self.inner.id, peer)?;
+        if let Some(local) = &mut core_ref.local {
+            local.restrict_endpoint(&mut core_ref.engine, self.inner.id);
+        }
+        core.transmit(now);
+        core.notify();
+        Ok(())
     }
 
     pub(crate) fn id(&self) -> EndpointId {

@@ -4,11 +4,13 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use super::{Bindings, Endpoint, EndpointKind, Engine};
-use crate::command::EndpointId;
-use crate::event::QueueId;
+use crate::address::{Address, PeerId, SourceId};
+use crate::command::{EndpointId, PostError};
+use crate::event::{Failure, QueueId};
 use crate::limits::{NUMBER_ROW_MAX, NUMBER_ROWS_MAX};
 use crate::matching::{Posted, Unexpected};
 use crate::memory::Memory;
+use crate::time::Time;
 
 /// What an endpoint is opened with besides its kind and bindings. The defaults serve most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -100,6 +102,7 @@ impl<M: Memory> Engine<M> {
             kind,
             bindings,
             receives_at,
+            only: None,
             posted: Posted::new(self.keyed.clone(), receives),
             unexpected: Unexpected::new(self.keyed.clone(), unexpected),
             tagged_posted: Posted::new(self.keyed.clone(), receives),
@@ -164,6 +167,33 @@ impl<M: Memory> Engine<M> {
             if first != 0 && last.is_some_and(|last| (first..=last).all(|number| self.is_free(number))) {
                 return first;
             }
+        }
+    }
+
+    /// From now on an endpoint exists for one peer only: requests and messages of anybody else are refused as if it did
+    /// not. Those of others that have come already end: what waits is dropped, and receives that they matched fail with
+    /// [`Failure::Aborted`].
+    pub fn restrict_endpoint(&mut self, now: Time, endpoint: EndpointId, peer: PeerId) -> Result<(), PostError> {
+        let source = self.addresses.source(peer).ok_or(PostError::NoSuchPeer)?;
+        self.endpoint_mut(endpoint).ok_or(PostError::NoSuchEndpoint)?.only = Some(source);
+        self.end_messages(now, endpoint, Failure::Aborted, &|envelope| {
+            envelope.endpoint == endpoint && envelope.source_id != source
+        });
+        Ok(())
+    }
+
+    /// Whether an endpoint is there for a source, as [`crate::address::AddressVector::source_of`] names it.
+    pub fn admits(&self, endpoint: EndpointId, source: SourceId) -> bool {
+        self.endpoint(endpoint).is_some_and(|endpoint| endpoint.only.is_none_or(|only| only == source))
+    }
+
+    /// The endpoint of a kind that has a number, if it is there for this source.
+    pub(super) fn endpoint_for(&self, number: u32, kind: EndpointKind, source: Address) -> Option<EndpointId> {
+        let id = self.endpoint_of.get(&number).copied()?;
+        let endpoint = self.endpoint(id).filter(|endpoint| endpoint.kind == kind)?;
+        match endpoint.only {
+            Some(only) if only != self.addresses.source_of(source) => None,
+            _ => Some(id),
         }
     }
 
