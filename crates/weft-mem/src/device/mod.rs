@@ -67,6 +67,9 @@ impl Place {
     /// The host's memory.
     pub const HOST: Place = Place { kind: Kind::System, device: 0 };
 
+    /// Memory of the host that need not be mapped: reached through the system only, so never loaded from or stored to.
+    pub const GUARDED: Place = Place { kind: Kind::System, device: 1 };
+
     /// Device `device` of a kind.
     #[must_use]
     pub const fn new(kind: Kind, device: u32) -> Place {
@@ -77,7 +80,14 @@ impl Place {
     #[must_use]
     #[inline]
     pub const fn is_host(self) -> bool {
-        matches!(self.kind, Kind::System)
+        matches!(self.kind, Kind::System) && self.device == Place::HOST.device
+    }
+
+    /// Whether it is [`Place::GUARDED`].
+    #[must_use]
+    #[inline]
+    pub const fn is_guarded(self) -> bool {
+        matches!(self.kind, Kind::System) && self.device == Place::GUARDED.device
     }
 
     /// As [`Place::of`], for who asks with every operation: where no device's library is in the process this costs a
@@ -97,7 +107,11 @@ impl Place {
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.is_host() { f.write_str("host memory") } else { write!(f, "{} device {}", self.kind, self.device) }
+        match self {
+            place if place.is_host() => f.write_str("host memory"),
+            place if place.is_guarded() => f.write_str("host memory that need not be mapped"),
+            place => write!(f, "{} device {}", place.kind, place.device),
+        }
     }
 }
 
