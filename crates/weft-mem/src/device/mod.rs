@@ -90,15 +90,8 @@ impl Place {
         matches!(self.kind, Kind::System) && self.device == Place::GUARDED.device
     }
 
-    /// As [`Place::of`], for who asks with every operation: where no device's library is in the process this costs a
-    /// fraction of a look, and no library is opened to find out.
-    #[must_use]
-    #[inline]
-    pub fn of_any<T>(pointer: *const T) -> Place {
-        if presence::may_have_devices() { Place::of(pointer) } else { Place::HOST }
-    }
-
-    /// Where a pointer points to, as the kinds that are present say; the host's memory if none of them knows it.
+    /// Where a pointer points to, as the kinds that are present say; the host's memory if none of them knows it. Cheap
+    /// enough to be asked with every operation where no device's library is in the process.
     #[must_use]
     pub fn of<T>(pointer: *const T) -> Place {
         Allocation::of(pointer as u64).map_or(Place::HOST, |allocation| allocation.place)
@@ -162,6 +155,9 @@ impl Allocation {
     /// The device allocation that an address is in, of whatever kind is present; `None`: it is not a device's.
     #[must_use]
     pub fn of(address: u64) -> Option<Allocation> {
+        if !presence::may_have_devices() {
+            return None;
+        }
         Kind::ALL.into_iter().filter_map(in_use).find_map(|kind| kind.classify(address))
     }
 }
