@@ -60,6 +60,11 @@ impl World {
         self.domain_with(|config| config.give_up_us = weft_core::limits::GIVE_UP_MAX_US)
     }
 
+    /// One that finds out about the dead sooner.
+    pub(crate) fn quick_node(&self) -> Node {
+        self.node_with(self.domain_with(|config| config.give_up_us = 2_000_000), Settings::default())
+    }
+
     pub(crate) fn listener(&self) -> Listener {
         Listener::new(&self.domain()).unwrap()
     }
