@@ -17,6 +17,7 @@ mod matching;
 mod messages;
 mod peers;
 mod remote_memory;
+mod sharing;
 mod support;
 mod waiting;
 mod waiting_messages;
@@ -73,6 +74,7 @@ macro_rules! cases {
             }
             endpoints {
                 numbers_can_be_chosen completions_tell_what_ended multi_receives_say_when_they_end
+                restricted_endpoints_have_one_peer
             }
             flow {
                 a_full_queue_holds_peers_back levels silent_operations counters_count
@@ -87,6 +89,10 @@ macro_rules! cases {
             peers {
                 two_peers_do_not_mix many_endpoints all_to_all both_ways_at_once fabrics_do_not_hear_each_other
                 many_threads
+            }
+            sharing {
+                one_pool_serves_several pools_have_tags_sources_and_long_buffers who_has_no_queue_reports_to_the_pool
+                a_full_pool_holds_senders_back sharing_ends_in_any_order
             }
             waiting_messages {
                 looking_changes_nothing claimed_messages_are_for_who_claimed_them
