@@ -117,6 +117,7 @@ fn completions_are_shown_where_they_are() {
             }
         }
         assert_eq!(raw::read_completions(&queue, 8, |_| ControlFlow::Continue(())).unwrap(), 0);
+    }
 }
 
 /// Everything that this process has is registered, mapped or not: accesses to what is not mapped are refused, and nothing

@@ -738,10 +738,12 @@ impl Hub {
     fn settle(&self, state: &mut State, outgoing: Outgoing, result: Result<(), Failure>) {
         let connection = state.connections.get(&outgoing.token);
         let phase = connection.map(|connection| &connection.phase);
+        // Where neither this nor the watch is heard of, nobody is there.
+        let patient = if connection.is_some_and(|it| it.doubtful) { 0 } else { CONNECTION_ATTEMPTS };
         let (wanted, attempts) = match (outgoing.kind, phase) {
             (Kind::Request, Some(Phase::Requesting(_))) => (true, CONNECTION_REQUEST_ATTEMPTS),
-            (Kind::Accept, Some(Phase::Accepting)) => (true, CONNECTION_ATTEMPTS),
-            (Kind::Confirm, Some(Phase::Connected)) => (true, CONNECTION_ATTEMPTS),
+            (Kind::Accept, Some(Phase::Accepting)) => (true, patient),
+            (Kind::Confirm, Some(Phase::Connected)) => (true, patient),
             (Kind::Reject | Kind::Shutdown, _) => (true, CONNECTION_REQUEST_ATTEMPTS),
             _ => (false, 0),
         };

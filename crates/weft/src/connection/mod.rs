@@ -300,7 +300,7 @@ impl Listener {
     /// The oldest request, if there is one. Does a round of progress if there is not.
     pub fn poll(&self) -> Result<Option<Request>> {
         let raw = self.hub.poll_request()?;
-        Ok(raw.map(|raw| Request { hub: self.hub.clone(), raw, is_answered: false }))
+        Ok(raw.map(|raw| Request { hub: self.hub.clone(), raw: Box::new(raw), is_answered: false }))
     }
 
     /// The oldest request; sleeps until there is one, for `timeout` at most (`None`: for ever).
@@ -348,7 +348,7 @@ impl fmt::Debug for Listener {
 /// dropping it rejects it without data.
 pub struct Request {
     hub: Arc<Hub>,
-    raw: RawRequest,
+    raw: Box<RawRequest>,
     is_answered: bool,
 }
 
