@@ -72,8 +72,13 @@ impl CommandFlags {
     pub const UNORDERED: CommandFlags = CommandFlags(16);
     /// More commands follow at once: do not send for this one alone.
     pub const MORE: CommandFlags = CommandFlags(32);
+    /// Of writes, reads and atomics: takes effect at the target after all earlier ones with this flag, of the same endpoint
+    /// to the same target, that meet it in memory ([`Command::must_follow`]).
+    pub const ORDERED: CommandFlags = CommandFlags(64);
     /// Its end is counted besides ([`crate::engine::Engine::count_end`], which alone sets it): its context is the engine's.
     pub const COUNTED: CommandFlags = CommandFlags(1 << 15);
+    /// One of the commands that a group is made of: the engine's own, and never a user's.
+    pub const PART: CommandFlags = CommandFlags(1 << 14);
 
     /// Whether all bits of `other` are set.
     #[must_use]
@@ -123,7 +128,7 @@ pub struct Command {
     pub address: u64,
     /// Remote key.
     pub key: u64,
-    /// Immediate data; of atomics with results, the local buffer for them.
+    /// Immediate data; of atomics with results, the local buffer for them, and above it where in that they begin.
     pub immediate: u64,
 }
 
@@ -154,6 +159,36 @@ impl Command {
     #[must_use]
     pub fn results(&self) -> LocalKey {
         LocalKey(self.immediate as u32)
+    }
+
+    /// The bytes of the target's memory that it touches: from, and up to. `None`: it touches none.
+    #[must_use]
+    pub fn remote_range(&self) -> Option<(u64, u64)> {
+        let length = match self.operation {
+            Operation::Write | Operation::Read => u64::from(self.length),
+            Operation::Atomic | Operation::FetchAtomic | Operation::CompareAtomic => self.atomic.bytes()? as u64,
+            _ => return None,
+        };
+        (length > 0).then(|| (self.address, self.address.saturating_add(length)))
+    }
+
+    /// Whether it must wait until an earlier command of the same endpoint to the same target is settled: both are
+    /// [`CommandFlags::ORDERED`] and touch the same bytes under the same key. What is apart is not kept in order.
+    #[must_use]
+    pub fn must_follow(&self, earlier: &Command) -> bool {
+        if !(self.has(CommandFlags::ORDERED) && earlier.has(CommandFlags::ORDERED) && self.key == earlier.key) {
+            return false;
+        }
+        match (self.remote_range(), earlier.remote_range()) {
+            (Some((start, end)), Some((from, to))) => start < to && from < end,
+            _ => false,
+        }
+    }
+
+    /// Of atomics with results: where in the local buffer for them they begin.
+    #[must_use]
+    pub fn results_offset(&self) -> u64 {
+        self.immediate >> 32
     }
 
     /// Whether a flag is set.

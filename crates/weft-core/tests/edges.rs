@@ -5,7 +5,7 @@ mod support;
 
 use support::*;
 use weft_core::command::{Command, CommandFlags, Operation};
-use weft_core::engine::{Bindings, Config, EndpointKind, Piece, Transmit};
+use weft_core::engine::{Bindings, Config, EndpointKind};
 use weft_core::event::Failure;
 use weft_core::memory::{Access, Memory};
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use weft_core::address::Address;
 use weft_core::command::{Command, CommandFlags, EndpointId, Operation, PostError, Receive};
 use weft_core::engine::{Bindings, ClaimId, EndpointKind, Opening, Peek, Peeked};
+use weft_core::event::Failure;
 use weft_core::memory::LocalKey;
 use weft_mem::{Buffer, Segment};
 
@@ -17,6 +18,7 @@ use crate::domain::Domain;
 use crate::driver::{Core, Progress};
 use crate::error::{Error, Refused, Result};
 use crate::limits::LINGER_MAX_US;
+use crate::vector::{self, RemoteRange};
 
 /// Sends and receives; many peers through one endpoint, without connecting. Clones name the same endpoint. When the last
 /// one is dropped it closes: what was injected is brought on its way first, all else that is under way ends with
@@ -78,9 +80,9 @@ pub struct EndpointOptions {
     pub read_counter: Option<Counter>,
     /// Counts writes and atomics.
     pub write_counter: Option<Counter>,
-    /// Counts writes of peers into our memory.
+    /// Counts writes of peers into our memory, and their atomics that change it.
     pub remote_write_counter: Option<Counter>,
-    /// Counts reads of peers from our memory.
+    /// Counts reads of peers from our memory, and their atomics that fetch.
     pub remote_read_counter: Option<Counter>,
 }
 
@@ -143,6 +145,8 @@ pub(crate) enum Payload<'a> {
     Atomic { buffer: Buffer, fetches: bool },
     /// A copy of these.
     Copy(&'a [u8]),
+    /// Of an atomic: a copy of these, and where its results go.
+    Fetch { bytes: &'a [u8], results: Buffer },
 }
 
 impl Endpoint {
@@ -239,6 +243,7 @@ impl Endpoint {
         context: Option<u64>,
     ) -> Result<u64, Refused> {
         command.context = self.context(context);
+        command.flags = command.flags.without(CommandFlags::PART);
         if command.has(CommandFlags::SILENT) {
             self.inner.injected.store(true, Ordering::Relaxed);
         }
@@ -265,6 +270,25 @@ impl Endpoint {
         }
         core.posted(now, command.has(CommandFlags::MORE));
         Ok(command.context)
+    }
+
+    /// Posts a command that goes in parts, each to a range of the peer's memory, all of them or none.
+    pub(crate) fn post_parts(
+        &self,
+        mut whole: Command,
+        payload: Payload<'_>,
+        ranges: &[RemoteRange],
+    ) -> Result<(), Refused> {
+        whole.flags = whole.flags.without(CommandFlags::PART);
+        if whole.has(CommandFlags::SILENT) {
+            self.inner.injected.store(true, Ordering::Relaxed);
+        }
+        let mut core = self.domain().nic().lock();
+        core.attach_payload(&mut whole, payload)?;
+        core.post_parts(&whole, ranges).map_err(|error| {
+            let buffer = core.engine.memory_mut().take(whole.local);
+            Refused { error: error.into(), buffer }
+        })
     }
 
     /// Posts a receive with its buffer; gives its context.
@@ -418,6 +442,28 @@ impl Core {
         }
     }
 
+    fn post_parts(&mut self, whole: &Command, ranges: &[RemoteRange]) -> Result<(), PostError> {
+        let local = self.local.as_mut();
+        let room = local.and_then(|local| local.has_room(&self.engine, whole.endpoint, whole.peer, ranges.len()));
+        if !room.unwrap_or_else(|| self.engine.has_room_for(ranges.len())) {
+            return Err(PostError::QueueFull);
+        }
+        self.engine.addresses().address(whole.peer).ok_or(PostError::NoSuchPeer)?;
+        let parts = vector::parts(whole, ranges)?;
+        let group = self.engine.open_group(whole, ranges.len() as u32)?;
+        let now = self.now();
+        for part in parts {
+            let mut part = self.engine.part(group, &part);
+            let local = self.post_local(&mut part);
+            if local.unwrap_or_else(|| self.engine.post(now, &part)).is_err() {
+                // There was room for all of them, and nothing else can be wrong: but the user must hear of the rest.
+                self.engine.report(&part, Err(Failure::LocalFault));
+            }
+        }
+        self.posted(now, whole.has(CommandFlags::MORE));
+        Ok(())
+    }
+
     fn close_local(&mut self, endpoint: EndpointId) {
         if let Some(local) = &mut self.local {
             local.close_endpoint(&mut self.engine, endpoint);
@@ -462,6 +508,14 @@ impl Core {
             Payload::Copy(bytes) => {
                 command.length = u32::try_from(bytes.len()).map_err(|_| too_long(bytes.len()))?;
                 command.local = self.engine.memory_mut().attach_inline(bytes)?;
+            }
+            Payload::Fetch { bytes, results } => {
+                if !results.is_writable() {
+                    return Err(Refused { error: PostError::BadBuffer.into(), buffer: Some(results) });
+                }
+                command.length = u32::try_from(bytes.len()).map_err(|_| too_long(bytes.len()))?;
+                let (local, results) = self.engine.memory_mut().attach_pair(bytes, results)?;
+                (command.local, command.immediate) = (local, u64::from(results.0));
             }
         }
         Ok(())

@@ -37,6 +37,8 @@ pub const CONNECTION_SENDS_MAX: usize = 128;
 pub const CONNECTION_QUEUE_CAPACITY: usize = 2048;
 /// Peers of a manager that are watched. Others are heard of when something that is sent to them fails.
 pub const CONNECTION_WATCHES_MAX: usize = 1024;
+/// Watches of one peer that are thrown away at once.
+pub const CONNECTION_DISCARDS_MAX: usize = 4;
 /// Answers that wait; past this, messages about connections that are unknown are not answered.
 pub const CONNECTION_ANSWERS_MAX: usize = 4096;
 /// Completions that one call takes before it lets its caller look at the events.
@@ -124,6 +126,8 @@ pub const LOCAL_HANDLE_LOOKS_MAX: u32 = 64;
 pub const LOCAL_COPIES_MAX: usize = 64;
 /// Copies of one peer that are not done, after which one round does not ask about more. A device has as many streams.
 pub const LOCAL_COPIES_ASKED: usize = weft_mem::limits::CUDA_STREAMS;
+/// Ranges of a peer's memory that one operation can have.
+pub const RANGES_MAX: usize = 8;
 
 const _: () = {
     assert!(LOCAL_FRAGMENT_BYTES <= weft_link::limits::PAYLOAD_MAX_BYTES);

@@ -17,6 +17,7 @@ pub use crate::deferred::{
 };
 pub use crate::numbers::Numbers;
 pub use crate::registrations::Registrations;
+pub use crate::vector::{RemoteRange, post_atomic, post_atomic_vector, post_vector};
 
 use std::ops::{ControlFlow, Deref};
 

@@ -1,7 +1,8 @@
 //! Counters: what they are told, and what waits for them.
 
 use super::Engine;
-use crate::command::{Command, CommandFlags, PostError};
+use crate::atomic::{AtomicCall, AtomicOperation};
+use crate::command::{Command, CommandFlags, EndpointId, PostError};
 use crate::event::{CounterId, Failure};
 use crate::memory::Memory;
 
@@ -14,7 +15,82 @@ pub(super) struct Counted {
     counter: Option<CounterId>,
 }
 
+/// Counters of one region.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct RegionCounters {
+    writes: Option<CounterId>,
+    reads: Option<CounterId>,
+}
+
+/// What a peer has done to memory of ours, for those who count it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Touched {
+    /// It was changed.
+    pub written: bool,
+    /// It, or what it was before, was given to the peer.
+    pub read: bool,
+}
+
+impl Touched {
+    /// A write.
+    pub const WRITTEN: Touched = Touched { written: true, read: false };
+    /// A read.
+    pub const READ: Touched = Touched { written: false, read: true };
+
+    /// An atomic: one that only reads changes nothing.
+    #[must_use]
+    pub fn by_atomic(call: AtomicCall, fetches: bool) -> Touched {
+        Touched { written: call.operation != AtomicOperation::Read as u8, read: fetches }
+    }
+}
+
 impl<M: Memory> Engine<M> {
+    /// Counts what peers do to the region with this key from now on: writes and atomics that change it, reads and atomics
+    /// that fetch. Nobody may be let into such a region behind the engine's back ([`Engine::counts_remote_access`]). Two
+    /// times `None` ends it, which also has to be done before the key or a counter is given to another.
+    pub fn count_region(&mut self, key: u64, writes: Option<CounterId>, reads: Option<CounterId>) {
+        if writes.is_none() && reads.is_none() {
+            self.region_counters.remove(&key);
+        } else {
+            self.region_counters.insert(key, RegionCounters { writes, reads });
+        }
+    }
+
+    fn region_counters(&self, key: u64) -> RegionCounters {
+        if self.region_counters.is_empty() {
+            return RegionCounters::default();
+        }
+        self.region_counters.get(&key).copied().unwrap_or_default()
+    }
+
+    /// Whether somebody counts what peers do to this memory: then they must not do it behind our back.
+    pub fn counts_remote_access(&self, endpoint: EndpointId, key: u64) -> bool {
+        let bindings = self.endpoint(endpoint).map(|endpoint| endpoint.bindings).unwrap_or_default();
+        let of_region = self.region_counters(key);
+        let counters = [bindings.remote_write_counter, bindings.remote_read_counter, of_region.writes, of_region.reads];
+        counters.iter().any(Option::is_some)
+    }
+
+    /// Whether somebody counts writes of peers to this memory.
+    pub(super) fn counts_writes(&self, endpoint: EndpointId, key: u64) -> bool {
+        let counter = self.endpoint(endpoint).and_then(|endpoint| endpoint.bindings.remote_write_counter);
+        counter.or(self.region_counters(key).writes).is_some()
+    }
+
+    /// A peer has done something to memory of ours, all of it: endpoint and region count it.
+    pub fn count_remote(&mut self, endpoint: EndpointId, key: u64, touched: Touched) {
+        let bindings = self.endpoint(endpoint).map(|endpoint| endpoint.bindings).unwrap_or_default();
+        let of_region = self.region_counters(key);
+        if touched.written {
+            self.count(bindings.remote_write_counter, true);
+            self.count(of_region.writes, true);
+        }
+        if touched.read {
+            self.count(bindings.remote_read_counter, true);
+            self.count(of_region.reads, true);
+        }
+    }
+
     #[inline]
     pub(super) fn count(&mut self, counter: Option<CounterId>, good: bool) {
         let Some(id) = counter else { return };

@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use weft_wire::transaction::Segment;
 
 use super::message::{Body, Kept, Landing, Matched, UnexpectedMessage, write_local};
-use super::{EndpointKind, Engine};
+use super::{EndpointKind, Engine, Touched};
 use crate::address::{Address, PeerId, SourceId};
 use crate::command::EndpointId;
 use crate::event::{Completion, CompletionFlags, CompletionKind, Failure};
@@ -440,10 +440,11 @@ impl<M: Memory> Engine<M> {
         self.unreserve(queue);
     }
 
-    /// A peer has written into our memory. With immediate data the user is told, for which a place was reserved.
-    pub fn remote_write(&mut self, arrival: &Arrival) {
+    /// A peer has written into our memory with this key. With immediate data the user is told, for which a place was
+    /// reserved.
+    pub fn remote_write(&mut self, arrival: &Arrival, key: u64) {
         let bindings = self.endpoint(arrival.endpoint).map(|endpoint| endpoint.bindings).unwrap_or_default();
-        self.count(bindings.remote_write_counter, true);
+        self.count_remote(arrival.endpoint, key, Touched::WRITTEN);
         if arrival.immediate.is_none() {
             return;
         }
@@ -465,18 +466,5 @@ impl<M: Memory> Engine<M> {
                 offset: 0,
             },
         );
-    }
-
-    /// A peer has read our memory.
-    pub fn remote_read(&mut self, endpoint: EndpointId) {
-        let counter = self.endpoint(endpoint).and_then(|endpoint| endpoint.bindings.remote_read_counter);
-        self.count(counter, true);
-    }
-
-    /// Whether somebody counts what peers do to our memory: then they must not do it behind our back.
-    pub fn counts_remote_access(&self, endpoint: EndpointId) -> bool {
-        self.endpoint(endpoint).is_some_and(|endpoint| {
-            endpoint.bindings.remote_write_counter.is_some() || endpoint.bindings.remote_read_counter.is_some()
-        })
     }
 }

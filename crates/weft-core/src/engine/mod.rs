@@ -9,12 +9,15 @@
 mod answer;
 mod count;
 mod endpoint;
+mod group;
 pub mod hall;
 mod message;
 mod post;
 mod request;
 mod timer;
 mod transmit;
+
+pub use group::GroupId;
 
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::sync::Arc;
@@ -41,6 +44,7 @@ use crate::slab::Slab;
 use crate::time::Time;
 use crate::trigger::Triggers;
 
+pub use count::Touched;
 pub use endpoint::{OpenError, Opening};
 use message::{Claim, Message, PostedReceive, Pull, Shared, UnexpectedMessage};
 pub use message::{ClaimId, Peek, Peeked};
@@ -142,9 +146,9 @@ pub struct Bindings {
     pub read_counter: Option<CounterId>,
     /// Counts writes and atomics.
     pub write_counter: Option<CounterId>,
-    /// Counts writes of peers into our memory.
+    /// Counts writes of peers into our memory, and their atomics that change it.
     pub remote_write_counter: Option<CounterId>,
-    /// Counts reads of peers from our memory.
+    /// Counts reads of peers from our memory, and their atomics that fetch.
     pub remote_read_counter: Option<CounterId>,
 }
 
@@ -231,6 +235,8 @@ pub struct Engine<M> {
     triggers: Triggers,
     /// Commands whose end is counted besides, by what they have for a context.
     counted: Slab<count::Counted>,
+    /// Counters of what peers do to regions, by key.
+    region_counters: HashMap<u64, count::RegionCounters, Keyed>,
     /// Counters that receives may name as long as the engine lives.
     kept_counters: BTreeSet<CounterId>,
     statistics: Statistics,
@@ -241,6 +247,7 @@ pub struct Engine<M> {
     /// Restart epoch (P-3.2).
     epoch: u32,
     entries: Entries,
+    groups: Slab<group::Group>,
     trackers: Slab<Tracker>,
     /// Trackers that have nothing left and will be freed.
     resting: VecDeque<u32>,
@@ -325,11 +332,13 @@ impl<M: Memory> Engine<M> {
             closed_counters: Vec::new(),
             triggers: Triggers::default(),
             counted: Slab::new(),
+            region_counters: HashMap::with_hasher(keyed.clone()),
             kept_counters: BTreeSet::new(),
             statistics: Statistics::default(),
             clock: Time(0),
             epoch: random.next_u32() | 1,
             entries: Entries::new(config.commands_max),
+            groups: Slab::new(),
             trackers: Slab::new(),
             resting: VecDeque::new(),
             tracker_of: HashMap::with_hasher(keyed.clone()),

@@ -44,7 +44,9 @@ impl<M: Memory> Engine<M> {
             return Ok(());
         }
         if self.submit(now, command, to, source, u32::MAX).is_none() {
-            self.unreserve(queue);
+            if !command.has(CommandFlags::PART) {
+                self.unreserve(queue);
+            }
             return Err(PostError::QueueFull);
         }
         Ok(())
@@ -54,6 +56,10 @@ impl<M: Memory> Engine<M> {
     /// once. Nothing was changed if it is refused.
     pub fn admit(&mut self, command: &mut Command) -> Result<(), PostError> {
         self.check(command)?;
+        if command.has(CommandFlags::PART) {
+            // The place is that of the whole.
+            return if self.has_group(command) { Ok(()) } else { Err(PostError::NotSupported) };
+        }
         let endpoint = self.endpoint(command.endpoint).ok_or(PostError::NoSuchEndpoint)?;
         let queue = endpoint.bindings.transmit_queue;
         let injected = command.level == Level::Injected && !command.has(CommandFlags::SILENT);
@@ -73,6 +79,7 @@ impl<M: Memory> Engine<M> {
 
     /// Checks a command as far as that does not depend on room: nothing but that can refuse it later, as long as endpoint
     /// and peer stay. Nothing is changed.
+    #[inline]
     pub fn check(&self, command: &Command) -> Result<(), PostError> {
         let endpoint = self.endpoint(command.endpoint).ok_or(PostError::NoSuchEndpoint)?;
         let datagram = command.operation == Operation::Datagram;
@@ -143,7 +150,7 @@ impl<M: Memory> Engine<M> {
         }
         if class != AtomicClass::Plain {
             let bytes = command.atomic.bytes().unwrap_or(0) as u64;
-            self.check_local(command.results(), 0, bytes)?;
+            self.check_local(command.results(), command.results_offset(), bytes)?;
         }
         Ok(())
     }
@@ -315,6 +322,9 @@ impl<M: Memory> Engine<M> {
             if entry.is_fetch() && entry.phase != Phase::Queued {
                 tracker.fetches = tracker.fetches.saturating_sub(1);
             }
+            if entry.command.has(CommandFlags::ORDERED) {
+                tracker.ordered.retain(|other| *other != handle);
+            }
             if entry.phase == Phase::AwaitDone {
                 tracker.await_done = tracker.await_done.saturating_sub(1);
             }
@@ -361,6 +371,9 @@ impl<M: Memory> Engine<M> {
 
     /// Tells the user that a command ended. Its place in the queue was reserved when it was posted.
     pub fn report(&mut self, command: &Command, result: Result<(), Failure>) {
+        if command.has(CommandFlags::PART) {
+            return self.part_ended(command, result);
+        }
         let plain;
         let command = if command.has(CommandFlags::COUNTED) {
             plain = self.end_counted(command, result.is_ok());
@@ -446,6 +459,7 @@ impl<M: Memory> Engine<M> {
             entry.command.endpoint == endpoint
                 && self.context_of(&entry.command) == context
                 && entry.purpose == u32::MAX
+                && !entry.command.has(CommandFlags::PART)
         });
         let cancellable = mine.filter(|(handle, entry)| {
             let waits = |tracker: &Tracker| tracker.reissue.iter().any(|reissue| reissue.handle == *handle);

@@ -7,7 +7,7 @@ use weft_wire::command::{Command, Flags, Kind, Slot};
 use weft_wire::table::Decoded;
 
 use super::transmit::{Answer, Response, ResponseData, status_of};
-use super::{Arrived, EndpointKind, Engine};
+use super::{Arrived, EndpointKind, Engine, Touched};
 use crate::atomic::{AtomicCall, AtomicClass};
 use crate::command::EndpointId;
 use crate::hash::Peer;
@@ -524,10 +524,13 @@ impl<M: Memory> Engine<M> {
             }
             ResponseData::Region { key, address, offset, length }
         };
-        if first_time && !is_message {
-            let counter = self.endpoint_of.get(&input.request.destination).and_then(|id| self.endpoint(*id));
-            let counter = counter.and_then(|endpoint| endpoint.bindings.remote_read_counter);
-            self.count(counter, true);
+        // One packet asks for the first piece of a read; which is the last nobody here knows.
+        if first_time
+            && !is_message
+            && offset == 0
+            && let Some(&endpoint) = self.endpoint_of.get(&input.request.destination)
+        {
+            self.count_remote(endpoint, key, Touched::READ);
         }
         self.respond_in_pieces(input.request, command.message() as u32, data);
         Verdict::Responded
@@ -614,8 +617,7 @@ impl<M: Memory> Engine<M> {
         if let Err(fault) = self.memory.atomic(target, call, operands, compares, &mut result) {
             return Verdict::Refused(status_of(fault));
         }
-        let counter = self.endpoint(endpoint).and_then(|endpoint| endpoint.bindings.remote_write_counter);
-        self.count(counter, true);
+        self.count_remote(endpoint, command.key(), Touched::by_atomic(call, fetch));
         if !fetch {
             return Verdict::Accepted;
         }

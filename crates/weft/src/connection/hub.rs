@@ -14,7 +14,7 @@ use weft_core::event::Failure;
 use weft_link::wait::WaitSet;
 
 use super::message::{Kind, MESSAGE_MAX_BYTES, Message};
-use super::{ConnectFailure, Event, Settings, Statistics};
+use super::{ConnectFailure, Event, LISTENER_NUMBER, Settings, Statistics};
 use crate::completion_queue::{Completion, CompletionQueue};
 use crate::domain::Domain;
 use crate::driver::Progress;
@@ -22,10 +22,12 @@ use crate::endpoint::{Endpoint, EndpointOptions};
 use crate::error::{Error, Result};
 use crate::limits::{
     CONNECTION_ANSWERS_MAX, CONNECTION_ATTEMPTS, CONNECTION_COMPLETIONS_PER_TURN, CONNECTION_DATA_MAX_BYTES,
-    CONNECTION_QUEUE_CAPACITY, CONNECTION_RECEIVES, CONNECTION_REQUEST_ATTEMPTS, CONNECTION_REQUESTS_MAX,
-    CONNECTION_SEEN_MAX, CONNECTION_SENDS_MAX, CONNECTION_WATCHES_MAX, CONNECTIONS_MAX, LINGER_MAX_US,
+    CONNECTION_DISCARDS_MAX, CONNECTION_QUEUE_CAPACITY, CONNECTION_RECEIVES, CONNECTION_REQUEST_ATTEMPTS,
+    CONNECTION_REQUESTS_MAX, CONNECTION_SEEN_MAX, CONNECTION_SENDS_MAX, CONNECTION_WATCHES_MAX, CONNECTIONS_MAX,
+    LINGER_MAX_US,
 };
 use crate::operation::Options;
+use crate::raw;
 
 /// The tag of messages that nobody receives: they end when their target does.
 const WATCH_TAG: u64 = 0x5745_4654_5741_5443;
@@ -77,6 +79,10 @@ struct Connection {
     remote: u64,
     /// The other end's NIC answers by itself.
     automatic: bool,
+    /// Messages about it whose fate is not known.
+    saying: u32,
+    /// The watch of its manager ended while something was being said to that: if it arrives, it was the last.
+    doubtful: bool,
     peer: Option<NamedPeer>,
     deadline: Option<Instant>,
 }
@@ -104,6 +110,8 @@ struct Peer {
     users: usize,
     /// The context of the message that ends when this peer does.
     watch: Option<u64>,
+    /// It was asked to end that.
+    unwatching: bool,
 }
 
 struct Outgoing {
@@ -136,7 +144,8 @@ impl Hub {
     pub(super) fn open(domain: &Domain, settings: Settings, listens: bool) -> Result<Hub> {
         let queue = domain.completion_queue(CONNECTION_QUEUE_CAPACITY);
         let options = EndpointOptions::with_queue(crate::EndpointKind::Reliable, &queue);
-        let endpoint = domain.open_endpoint(options)?;
+        let number = listens.then_some(LISTENER_NUMBER);
+        let endpoint = domain.open_endpoint(EndpointOptions { number, ..options })?;
         let set = WaitSet::new(&[queue.descriptor()?]).map_err(Error::system("make a descriptor to wait on"))?;
         let state = State { listens, receives_missing: CONNECTION_RECEIVES, ..State::default() };
         let hub = Hub { state: Mutex::new(state), set, settings, endpoint, queue };
@@ -290,7 +299,7 @@ impl Hub {
         let token = draw_token()?;
         let message = Message {
             kind: Kind::Request,
-            automatic: self.domain().progress_mode() == Progress::Automatic,
+            flag: self.domain().progress_mode() == Progress::Automatic,
             to: 0,
             from: token,
             endpoint: endpoint.address().endpoint,
@@ -301,9 +310,7 @@ impl Hub {
             self.hold(state, to)?;
             let phase = Phase::Requesting(endpoint.clone());
             let number = endpoint.address().endpoint;
-            let (manager, automatic, deadline) = (to, false, None);
-            let asking = Connection { context, phase, number, manager, remote: 0, automatic, peer: None, deadline };
-            self.begin(state, token, asking);
+            self.begin(state, token, Connection::new(context, phase, number, to));
             self.send(state, to, token, &message)
         })?;
         Ok(token)
@@ -314,7 +321,7 @@ impl Hub {
         let token = draw_token()?;
         let message = Message {
             kind: Kind::Accept,
-            automatic: self.domain().progress_mode() == Progress::Automatic,
+            flag: self.domain().progress_mode() == Progress::Automatic,
             to: request.token,
             from: token,
             endpoint: endpoint.address().endpoint,
@@ -329,9 +336,9 @@ impl Hub {
                 return Err(error);
             }
             let (number, phase) = (endpoint.address().endpoint, Phase::Accepting);
-            let (remote, automatic, peer, deadline) = (request.token, request.automatic, Some(peer), None);
-            let connection = Connection { context, phase, number, manager, remote, automatic, peer, deadline };
-            self.begin(state, token, connection);
+            let (remote, automatic, peer) = (request.token, request.automatic, Some(peer));
+            let connection = Connection::new(context, phase, number, manager);
+            self.begin(state, token, Connection { remote, automatic, peer, ..connection });
             self.send(state, manager, token, &message)?;
             Ok(token)
         })
@@ -430,15 +437,16 @@ impl Hub {
 
     fn leave(&self, state: &mut State, token: u64) {
         let Some(connection) = state.connections.get(&token) else { return };
-        let tell = match connection.phase {
-            Phase::Requesting(_) => false,
-            Phase::Accepting | Phase::Connected => true,
-            Phase::Ended => return,
-        };
+        let connected = matches!(connection.phase, Phase::Connected);
         let (manager, remote) = (connection.manager, connection.remote);
-        if tell {
-            // Who cannot be told finds out by its watch.
-            let _ = self.send(state, manager, token, &Message::bare(Kind::Shutdown, remote, token));
+        match connection.phase {
+            Phase::Requesting(_) => {}
+            Phase::Accepting | Phase::Connected => {
+                let message = Message { flag: connected, ..Message::bare(Kind::Shutdown, remote, token) };
+                // Who cannot be told finds out by its watch.
+                let _ = self.send(state, manager, token, &message);
+            }
+            Phase::Ended => return,
         }
         self.finish(state, token);
     }
@@ -460,6 +468,7 @@ impl Hub {
             Kind::Reject => self.rejected(state, message),
             Kind::Confirm => self.confirmed(state, source, &message),
             Kind::Shutdown => self.closed(state, source, &message),
+            Kind::Unwatch => self.unwatched(state, source),
         };
         state.statistics.ignored += u64::from(!right);
     }
@@ -480,7 +489,7 @@ impl Hub {
         }
         state.seen.insert(name);
         state.seen_in_order.push_back(name);
-        let Message { from: token, endpoint, automatic, data, .. } = message;
+        let Message { from: token, endpoint, flag: automatic, data, .. } = message;
         state.requests.push_back(RawRequest { from, token, endpoint, automatic, data });
         state.changed = true;
         true
@@ -519,7 +528,7 @@ impl Hub {
             state.retired.push(endpoint);
         }
         (connection.manager, connection.remote, connection.peer) = (from, message.from, Some(named));
-        connection.automatic = message.automatic;
+        connection.automatic = message.flag;
         if let Some(deadline) = connection.deadline.take() {
             state.deadlines.remove(&(deadline, token));
         }
@@ -557,32 +566,71 @@ impl Hub {
     }
 
     fn closed(&self, state: &mut State, from: Address, message: &Message) -> bool {
-        let Some(connection) = state.connections.get(&message.to) else { return false };
-        if !connection.is_with(from, message.from) {
-            return false;
+        // Messages that are under way together arrive in any order: this one says what the confirmation would have.
+        if message.flag {
+            self.confirmed(state, from, message);
         }
+        let Some(connection) = state.connections.get(&message.to) else { return false };
         match connection.phase {
-            // What it asked for it does not want any more.
-            Phase::Accepting => self.fail(state, message.to, ConnectFailure::Withdrawn),
-            Phase::Connected => self.end(state, message.to, |context| Event::Shutdown { context }),
-            Phase::Requesting(_) | Phase::Ended => return false,
+            // What it asked for it does not want any more, or what was accepted, if that was never heard of.
+            Phase::Accepting if connection.is_with(from, message.from) => {
+                self.fail(state, message.to, ConnectFailure::Withdrawn);
+            }
+            Phase::Requesting(_) => self.fail(state, message.to, ConnectFailure::Withdrawn),
+            Phase::Connected if connection.is_with(from, message.from) => {
+                self.end(state, message.to, |context| Event::Shutdown { context });
+            }
+            Phase::Accepting | Phase::Connected | Phase::Ended => return false,
         }
         true
     }
 
+    fn unwatched(&self, state: &mut State, from: Address) -> bool {
+        let Ok(peer) = self.hold(state, from) else { return false };
+        let found = self.discard_watches(peer);
+        self.let_go(state, from);
+        found
+    }
+
+    /// Throws away what a peer left here to hear of our end.
+    fn discard_watches(&self, peer: PeerId) -> bool {
+        let mut watch = raw::receive(&self.endpoint, 1);
+        (watch.source, watch.tagged, watch.tag) = (Some(peer), true, WATCH_TAG);
+        // An honest peer leaves one.
+        let discard = || matches!(raw::peek(&self.endpoint, &watch, raw::Peek::Discard), Ok(Some(_)));
+        (0..CONNECTION_DISCARDS_MAX).take_while(|_| discard()).count() > 0
+    }
+
     /// A watched peer is gone, and with it all connections that it stands behind.
     fn lose(&self, state: &mut State, address: Address, result: Result<(), Failure>) {
-        if let Some(peer) = state.peers.get_mut(&address) {
-            peer.watch = None;
+        let Some(peer) = state.peers.get_mut(&address) else { return };
+        (peer.watch, peer.unwatching) = (None, false);
+        let (id, used) = (peer.peer, peer.users > 0);
+        if result.is_ok() && used {
+            // It was asked to end the watch, and then there was another connection.
+            let lives = |it: &&Connection| it.manager == address && !matches!(it.phase, Phase::Ended);
+            let automatic = state.connections.values().find(lives).map(|connection| connection.automatic);
+            automatic.into_iter().for_each(|automatic| self.watch(state, address, automatic));
+            return;
+        }
+        if result.is_err() {
+            self.discard_watches(id);
         }
         self.tidy(state, address);
         if matches!(result, Ok(()) | Err(Failure::Cancelled | Failure::Closed)) {
             return;
         }
-        let behind = state.connections.iter().filter(|(_, connection)| connection.manager == address);
+        // A listener that closes in order has answered everybody, or its user has: the answer is on its way.
+        let in_order = matches!(result, Err(Failure::NoSuchEndpoint | Failure::Aborted));
+        let ends = |connection: &Connection| !(in_order && matches!(connection.phase, Phase::Requesting(_)));
+        let behind = state.connections.iter().filter(|(_, it)| it.manager == address && ends(it));
         let tokens: Vec<u64> = behind.map(|(token, _)| *token).collect();
         for token in tokens {
-            self.fail(state, token, ConnectFailure::Unreachable);
+            let Some(connection) = state.connections.get_mut(&token) else { continue };
+            connection.doubtful = connection.saying > 0;
+            if !connection.doubtful {
+                self.fail(state, token, ConnectFailure::Unreachable);
+            }
         }
     }
 
@@ -627,6 +675,11 @@ impl Hub {
 }
 
 impl Connection {
+    fn new(context: u64, phase: Phase, number: u32, manager: Address) -> Connection {
+        let (remote, automatic, saying, doubtful, peer, deadline) = (0, false, 0, false, None, None);
+        Connection { context, phase, number, manager, remote, automatic, saying, doubtful, peer, deadline }
+    }
+
     fn is_with(&self, manager: Address, remote: u64) -> bool {
         self.manager == manager && self.remote == remote
     }
@@ -645,6 +698,9 @@ impl Hub {
     fn send(&self, state: &mut State, to: Address, token: u64, message: &Message) -> Result<()> {
         self.hold(state, to)?;
         let outgoing = Outgoing { to, kind: message.kind, token, bytes: message.emit(), attempts: 0 };
+        if let Some(connection) = state.connections.get_mut(&token) {
+            connection.saying += 1;
+        }
         self.transmit(state, outgoing);
         Ok(())
     }
@@ -662,7 +718,17 @@ impl Hub {
         match self.endpoint.send_with(peer, outgoing.bytes.clone(), options) {
             Ok(_) => {
                 outgoing.attempts += 1;
+                let (to, token) = (outgoing.to, outgoing.token);
                 state.under_way.insert(context, outgoing);
+                // From here on nothing may be said for long.
+                if let Some(connection) = state.connections.get_mut(&token)
+                    && !matches!(connection.phase, Phase::Ended)
+                    && connection.manager == to
+                {
+                    connection.doubtful = false;
+                    let automatic = connection.automatic;
+                    self.watch(state, to, automatic);
+                }
             }
             Err(refused) if refused.error.is_full() => state.outbox.push_back(outgoing),
             Err(_) => self.settle(state, outgoing, Err(Failure::OperationFailed)),
@@ -679,14 +745,11 @@ impl Hub {
             (Kind::Reject | Kind::Shutdown, _) => (true, CONNECTION_REQUEST_ATTEMPTS),
             _ => (false, 0),
         };
-        let to = outgoing.to;
+        let (to, token) = (outgoing.to, outgoing.token);
         match result {
             Ok(()) => {
-                // From here on nothing may be said for long.
-                let lives = |connection: &&Connection| !matches!(connection.phase, Phase::Ended);
-                if let Some(connection) = connection.filter(lives).filter(|connection| connection.manager == to) {
-                    let automatic = connection.automatic;
-                    self.watch(state, to, automatic);
+                if connection.is_some_and(|connection| connection.doubtful && connection.manager == to) {
+                    self.fail(state, token, ConnectFailure::Unreachable);
                 }
             }
             // It may have arrived: all who receive know what came before.
@@ -694,14 +757,17 @@ impl Hub {
                 self.transmit(state, outgoing);
                 return;
             }
-            Err(failure) if wanted && outgoing.token != 0 => {
+            Err(failure) if wanted && token != 0 => {
                 let nobody = failure == Failure::NoSuchEndpoint && outgoing.kind == Kind::Request;
                 let failure = if nobody { ConnectFailure::NobodyListens } else { ConnectFailure::Unreachable };
-                self.fail(state, outgoing.token, failure);
+                self.fail(state, token, failure);
             }
             Err(_) => {}
         }
         self.let_go(state, to);
+        if let Some(connection) = state.connections.get_mut(&token) {
+            connection.saying = connection.saying.saturating_sub(1);
+        }
     }
 
     /// Keeps a peer's name for one more user.
@@ -713,18 +779,17 @@ impl Hub {
         let addresses = self.domain().addresses();
         let added = addresses.find(address).is_none();
         let peer = addresses.insert(address)?;
-        state.peers.insert(address, Peer { peer, added, users: 1, watch: None });
+        state.peers.insert(address, Peer { peer, added, users: 1, watch: None, unwatching: false });
         Ok(peer)
     }
 
     fn let_go(&self, state: &mut State, address: Address) {
         let Some(peer) = state.peers.get_mut(&address) else { return };
         peer.users = peer.users.saturating_sub(1);
-        if peer.users == 0
-            && let Some(context) = peer.watch
-        {
-            // Its completion says so. Where it cannot be cancelled it goes on, for the next connection to this peer.
-            self.endpoint.cancel(context);
+        if peer.users == 0 && peer.watch.is_some() && !peer.unwatching {
+            peer.unwatching = true;
+            // If it is not heard the watch goes on, for the next connection to this peer.
+            let _ = self.send(state, address, 0, &Message::bare(Kind::Unwatch, 0, 0));
         }
         self.tidy(state, address);
     }

@@ -5,13 +5,13 @@
 //! |---|---|
 //! | 0..4 | `WFCM` |
 //! | 4 | version, 1 |
-//! | 5 | kind: 1 request, 2 accept, 3 reject, 4 confirm, 5 shutdown |
-//! | 6 | flags: bit 0 of request and accept, the sender's NIC answers by itself (automatic progress); all others 0 |
+//! | 5 | kind: 1 request, 2 accept, 3 reject, 4 confirm, 5 shutdown, 6 unwatch |
+//! | 6 | bit 0 of request and accept: the sender's NIC answers by itself (automatic progress); of shutdown: the sender was connected; all else 0 |
 //! | 7 | 0 |
-//! | 8..16 | the receiver's token of the connection; 0 in a request, which the receiver has none of yet |
-//! | 16..24 | the sender's token of the connection; 0 in a reject, whose sender has none |
+//! | 8..16 | the receiver's token of the connection; 0 in a request, which the receiver has none of yet, and in unwatch |
+//! | 16..24 | the sender's token of the connection; 0 in a reject, whose sender has none, and in unwatch |
 //! | 24..28 | of request and accept: the number of the endpoint to be connected, on the NIC that sends; otherwise 0 |
-//! | 28..30 | bytes of private data, at most 256; of confirm and shutdown 0 |
+//! | 28..30 | bytes of private data, at most 256; of confirm, shutdown and unwatch 0 |
 //! | 30..32 | 0 |
 //! | 32.. | private data, to the end of the message |
 //!
@@ -28,7 +28,13 @@
 //! Tokens are random, so an accept or a reject is believed because its sender knows the token that only the listener was
 //! told. Who sent a message, and so where the endpoint to be connected is, comes from the message's source and never from
 //! its bytes. A request that is repeated (its sender could not know whether it had arrived) is known by source and token.
-//! An accept for a token that is not waited for any more is answered by a shutdown. Everything else that does not fit is
+//! An accept for a token that is not waited for any more is answered by a shutdown. Messages may overtake each other: a
+//! shutdown of one who was connected says what its confirm says; one that comes before the accept ends the request.
+//!
+//! A *watch* is a message of one byte with the tag `WEFTWATC` that its receiver leaves where it is. It ends when the
+//! receiver does. Unwatch says that it is not needed any more: its receiver throws it away, which ends it in order.
+//!
+//! Everything else that does not fit is
 //! ignored and counted.
 
 use crate::limits::{CONNECTION_DATA_MAX_BYTES, CONNECTION_HEADER_BYTES};
@@ -38,7 +44,7 @@ pub(super) const MESSAGE_MAX_BYTES: usize = CONNECTION_HEADER_BYTES + CONNECTION
 
 const MAGIC: [u8; 4] = *b"WFCM";
 const VERSION: u8 = 1;
-const FLAG_AUTOMATIC: u8 = 1;
+const FLAG: u8 = 1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -47,13 +53,15 @@ pub(super) enum Kind {
     Reject = 3,
     Confirm = 4,
     Shutdown = 5,
+    Unwatch = 6,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Message {
     pub(super) kind: Kind,
-    /// The sender's NIC answers by itself, so that its silence means something.
-    pub(super) automatic: bool,
+    /// Of request and accept: the sender's NIC answers by itself, so that its silence means something. Of shutdown: the
+    /// sender was connected.
+    pub(super) flag: bool,
     /// The receiver's token.
     pub(super) to: u64,
     /// The sender's token.
@@ -65,13 +73,13 @@ pub(super) struct Message {
 impl Message {
     /// One without private data.
     pub(super) fn bare(kind: Kind, to: u64, from: u64) -> Message {
-        Message { kind, automatic: false, to, from, endpoint: 0, data: Vec::new() }
+        Message { kind, flag: false, to, from, endpoint: 0, data: Vec::new() }
     }
 
     pub(super) fn emit(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(CONNECTION_HEADER_BYTES + self.data.len());
         bytes.extend(MAGIC);
-        bytes.extend([VERSION, self.kind as u8, if self.automatic { FLAG_AUTOMATIC } else { 0 }, 0]);
+        bytes.extend([VERSION, self.kind as u8, if self.flag { FLAG } else { 0 }, 0]);
         bytes.extend(self.to.to_be_bytes());
         bytes.extend(self.from.to_be_bytes());
         bytes.extend(self.endpoint.to_be_bytes());
@@ -97,11 +105,12 @@ impl Message {
             3 => Kind::Reject,
             4 => Kind::Confirm,
             5 => Kind::Shutdown,
+            6 => Kind::Unwatch,
             _ => return None,
         };
         let message = Message {
             kind,
-            automatic: flags == FLAG_AUTOMATIC,
+            flag: flags == FLAG,
             to: u64::from_be_bytes(*to),
             from: u64::from_be_bytes(*from),
             endpoint: u32::from_be_bytes(*endpoint),
@@ -110,11 +119,11 @@ impl Message {
         let names_endpoint = matches!(kind, Kind::Request | Kind::Accept);
         let right = *magic == MAGIC
             && version == VERSION
-            && (flags == 0 || names_endpoint && flags == FLAG_AUTOMATIC)
+            && (flags == 0 || flags == FLAG && (names_endpoint || kind == Kind::Shutdown))
             && zero == 0
             && *reserved == [0, 0]
-            && (message.to == 0) == (kind == Kind::Request)
-            && (message.from == 0) == (kind == Kind::Reject)
+            && (message.to == 0) == matches!(kind, Kind::Request | Kind::Unwatch)
+            && (message.from == 0) == matches!(kind, Kind::Reject | Kind::Unwatch)
             && (message.endpoint == 0 || names_endpoint)
             && data.len() == usize::from(u16::from_be_bytes(*length))
             && data.len() <= CONNECTION_DATA_MAX_BYTES
@@ -129,17 +138,17 @@ mod tests {
     use proptest::prelude::*;
 
     fn messages() -> impl Strategy<Value = Message> {
-        let kinds = [Kind::Request, Kind::Accept, Kind::Reject, Kind::Confirm, Kind::Shutdown];
+        let kinds = [Kind::Request, Kind::Accept, Kind::Reject, Kind::Confirm, Kind::Shutdown, Kind::Unwatch];
         let data = proptest::collection::vec(any::<u8>(), 0..=CONNECTION_DATA_MAX_BYTES);
         let parts = (0..kinds.len(), any::<bool>(), 1..=u64::MAX, 1..=u64::MAX, any::<u32>(), data);
-        parts.prop_map(move |(kind, automatic, to, from, endpoint, data)| {
+        parts.prop_map(move |(kind, flag, to, from, endpoint, data)| {
             let kind = kinds[kind];
             let names_endpoint = matches!(kind, Kind::Request | Kind::Accept);
             Message {
                 kind,
-                automatic: automatic && names_endpoint,
-                to: if kind == Kind::Request { 0 } else { to },
-                from: if kind == Kind::Reject { 0 } else { from },
+                flag: flag && (names_endpoint || kind == Kind::Shutdown),
+                to: if matches!(kind, Kind::Request | Kind::Unwatch) { 0 } else { to },
+                from: if matches!(kind, Kind::Reject | Kind::Unwatch) { 0 } else { from },
                 endpoint: if names_endpoint { endpoint } else { 0 },
                 data: if names_endpoint || kind == Kind::Reject { data } else { Vec::new() },
             }
@@ -165,9 +174,9 @@ mod tests {
         fn a_changed_message_is_another_one_or_none(message in messages(), place: usize, bit in 0..8) {
             let mut bytes = message.emit();
             let place = place % bytes.len();
-            bytes[place] ^= 1 << bit;
+            bytes[place] ^= 1u8 << bit;
             match Message::parse(&bytes) {
-                Some(other) => prop_assert_eq!(other.emit(), bytes),
+                Some(other) => prop_assert_eq!(other.emit(), bytes.clone()),
                 None => {}
             }
             bytes.pop();

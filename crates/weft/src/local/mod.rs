@@ -231,6 +231,19 @@ impl Local {
         }
     }
 
+    /// Whether the route to a peer can take so many commands more; `None`: they go as packets.
+    pub(crate) fn has_room(
+        &mut self,
+        engine: &Engine<HostMemory>,
+        endpoint: EndpointId,
+        peer: PeerId,
+        commands: usize,
+    ) -> Option<bool> {
+        let index = self.route_to(engine, endpoint, peer)?;
+        let route = self.routes.get(index as usize)?.as_ref()?;
+        Some(route.under_way() + commands <= self.commands_max)
+    }
+
     /// Takes a command if its peer is on this machine; `None`: it goes as packets.
     #[inline]
     pub(crate) fn post(

@@ -131,7 +131,8 @@ impl Route {
     /// Whether a command has to wait for answers to earlier ones.
     #[inline]
     fn is_fenced(&self, command: &Command, begun: Option<Started>) -> bool {
-        command.has(CommandFlags::FENCE) && begun.is_none() && self.waiting.operations() > 0
+        let fenced = command.has(CommandFlags::FENCE) && self.waiting.operations() > 0;
+        begun.is_none() && (fenced || self.waiting.hold_back(command))
     }
 
     /// Takes an admitted command.
@@ -184,6 +185,12 @@ impl Route {
                 done
             }
             Operation::Write if !command.has(CommandFlags::IMMEDIATE) => {
+                // The length is filled in when it is done.
+                if command.has(CommandFlags::ORDERED)
+                    && self.waiting.hold_back(&Command { length: bytes.len() as u32, ..*command })
+                {
+                    return false;
+                }
                 let done = self.attachments.write_whole(&self.channel, command, bytes);
                 statistics.direct += u64::from(done);
                 done
@@ -740,7 +747,8 @@ impl Route {
                 if !fetches || Some(incoming.length()) != command.atomic.bytes() {
                     return Err(Broken);
                 }
-                let placed = write_local(engine.memory_mut(), command.results(), 0, incoming.segment());
+                let placed =
+                    write_local(engine.memory_mut(), command.results(), command.results_offset(), incoming.segment());
                 self.waiting.remove(token);
                 engine.report(&command, placed.map_err(|_| Failure::LocalFault));
             }
@@ -760,7 +768,8 @@ impl Route {
     pub(super) fn cancel(&mut self, engine: &mut Engine<HostMemory>, context: u64) -> bool {
         // The first one may be in the ring in part.
         let skip = usize::from(self.begun.is_some());
-        if let Some(place) = self.queue.iter().skip(skip).position(|command| engine.context_of(command) == context)
+        let wanted = |command: &Command| engine.context_of(command) == context && !command.has(CommandFlags::PART);
+        if let Some(place) = self.queue.iter().skip(skip).position(wanted)
             && let Some(command) = self.queue.remove(place + skip)
         {
             engine.report(&command, Err(Failure::Cancelled));

@@ -19,6 +19,7 @@ mod peers;
 mod remote_memory;
 mod support;
 mod triggers;
+mod vectors;
 mod waiting;
 mod waiting_messages;
 
@@ -64,10 +65,16 @@ macro_rules! cases {
                 writes_of_every_length reads_of_every_length immediate_data_follows_the_bytes
                 injected_writes fences_order_writes overlapping_regions_and_offsets write_from_and_to_regions
                 chosen_keys addresses_up_to_the_last_one
+                ordered_operations_see_those_before regions_count_what_peers_do
             }
             atomics {
                 every_operation_on_every_type fetch_add_counts_each_once compare_and_swap_has_one_winner
                 arrays_of_elements floats all_that_is_possible what_does_not_exist_is_refused
+            }
+            vectors {
+                several_ranges_end_as_one a_bad_range_fails_the_whole immediate_data_follows_all_ranges
+                ranges_that_do_not_fit_are_refused values_in_many_pieces atomics_on_several_ranges
+                closing_ends_what_goes_in_parts nothing_is_posted_without_room
             }
             errors {
                 unknown_key out_of_bounds missing_right after_deregistration unknown_peer queue_full

@@ -137,9 +137,13 @@ pub(crate) fn accepted_on_the_listeners_own_domain(world: &World) {
     // One NIC for listener, manager and both ends.
     let a = world.node();
     let listener = weft::connection::Listener::new(&a.domain).unwrap();
-    let pair = world.pair(&listener, &a, &a, [1, 1]);
-    pair.b.0.receive(vec![0; 8]).unwrap();
-    pair.a.0.inject(pair.a.2, b"me").unwrap();
+    let (asking_end, accepting_end) = (a.endpoint(), a.endpoint());
+    let _asking = a.manager.connect(&asking_end, listener.address(), 1, b"").unwrap();
+    let _accepting = a.manager.accept(world.request(&listener), &accepting_end, 2, b"").unwrap();
+    let Event::Connected { context: 1, peer, .. } = world.event(&a) else { panic!("not connected") };
+    assert!(matches!(world.event(&a), Event::Connected { context: 2, .. }));
+    accepting_end.receive(vec![0; 8]).unwrap();
+    asking_end.inject(peer, b"me").unwrap();
     assert_eq!(world.until(|| a.queue.read().unwrap()).into_bytes().unwrap(), b"me");
 }
 
@@ -197,7 +201,7 @@ pub(crate) fn handles_know_their_peer(world: &World) {
     let end = a.endpoint();
     let asking = a.manager.connect(&end, listener.address(), 77, b"").unwrap();
     assert_eq!((asking.context(), asking.peer(), asking.address(), asking.is_connected()), (77, None, None, false));
-    drop(asking);
+    drop((asking, world.request(&listener)));
     let pair = world.pair(&listener, &a, &b, [1, 2]);
     assert_eq!((pair.a.1.peer(), pair.b.1.peer()), (Some(pair.a.2), Some(pair.b.2)));
     assert_eq!(pair.a.1.address(), Some(pair.b.0.address()));

@@ -28,10 +28,7 @@ pub(crate) fn nobody_listens(world: &World) {
     let _asking = quick.manager.connect(&end, listener.address(), 3, b"").unwrap();
     let _accepting = b.manager.accept(world.request(&listener), &b.endpoint(), 4, b"").unwrap();
     assert!(matches!(world.event(&quick), Event::Connected { context: 3, .. }));
-
-    // A manager is no listener.
-    let other = world.node();
-    let _pair = world.pair(&listener, &other, &b, [5, 6]);
+    assert!(matches!(world.event(&b), Event::Connected { context: 4, .. }));
 }
 
 pub(crate) fn a_closed_listener_rejects(world: &World) {
@@ -54,7 +51,8 @@ pub(crate) fn a_closed_listener_rejects(world: &World) {
     // The one that was taken can still be accepted.
     let end = b.endpoint();
     let _accepting = b.manager.accept(first, &end, 9, b"").unwrap();
-    let Event::Connected { context, .. } = world.event(&a) else { panic!("not connected") };
+    let event = world.event(&a);
+    let Event::Connected { context, .. } = event else { panic!("{event:?} after {refused:?}") };
     assert!(!refused.contains(&context));
     assert_eq!(ends[context as usize].address(), taken);
     // Now it is gone.
@@ -106,8 +104,14 @@ pub(crate) fn shut_down_before_the_confirmation(world: &World) {
     let asking = a.manager.connect(&a.endpoint(), listener.address(), 1, b"").unwrap();
     let accepting = b.manager.accept(world.request(&listener), &b.endpoint(), 2, b"").unwrap();
     accepting.shutdown();
-    assert!(matches!(world.event_beside(&a, &b), Event::Connected { context: 1, .. }));
-    assert_eq!(world.event_beside(&a, &b), Event::Shutdown { context: 1 });
+    // The shutdown may overtake the acceptance.
+    let mut event = world.event_beside(&a, &b);
+    if matches!(event, Event::Connected { context: 1, .. }) {
+        event = world.event_beside(&a, &b);
+        assert_eq!(event, Event::Shutdown { context: 1 });
+    } else {
+        assert_eq!(event, Event::Failed { context: 1, failure: ConnectFailure::Withdrawn });
+    }
     drop((asking, accepting));
     world.assert_silence(&[&a, &b]);
 }

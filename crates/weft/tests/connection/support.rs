@@ -107,7 +107,9 @@ impl World {
     /// Connects new endpoints of two nodes.
     pub(crate) fn pair(&self, listener: &Listener, a: &Node, b: &Node, contexts: [u64; 2]) -> Pair {
         let (a_end, b_end) = (a.endpoint(), b.endpoint());
-        let asking = a.manager.connect(&a_end, listener.address(), contexts[0], b"").unwrap();
+        // The socket is all that one has to know.
+        let to = weft::connection::listener_at(listener.domain().local());
+        let asking = a.manager.connect(&a_end, to, contexts[0], b"").unwrap();
         let request = self.until(|| {
             assert_eq!(a.manager.poll().unwrap(), None);
             listener.poll().unwrap()

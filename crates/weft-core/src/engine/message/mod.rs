@@ -15,7 +15,7 @@ use weft_wire::transaction::{Find, Segment, Transaction, TransactionId};
 use super::hall::Arrival as Envelope;
 use super::request::{RequestIn, Verdict};
 use super::transmit::status_of;
-use super::{Arrived, Endpoint, EndpointKind, Engine};
+use super::{Arrived, Endpoint, EndpointKind, Engine, Touched};
 use crate::address::{Address, PeerId, SourceId};
 use crate::command::{Command, EndpointId, Operation, PostError, Receive};
 use crate::event::{Completion, CompletionFlags, CompletionKind, CounterId, Failure};

@@ -11,7 +11,7 @@ impl<M: Memory> Engine<M> {
         let bindings = self.endpoint(endpoint).map(|endpoint| endpoint.bindings).unwrap_or_default();
         let length = input.payload.len() as u64;
         let several = length < command.length();
-        let counted = notify || verify.is_some() || bindings.remote_write_counter.is_some();
+        let counted = notify || verify.is_some() || self.counts_writes(endpoint, command.key());
         let (key, number) = (self.message_key(input, command.message() as u32), command.message() as u32);
         if several && counted {
             let life = self.lives.get(input.life);
@@ -90,7 +90,7 @@ impl<M: Memory> Engine<M> {
                 return Verdict::Refused(Status::ChecksumMismatch);
             }
         }
-        self.count(bindings.remote_write_counter, true);
+        self.count_remote(endpoint, command.key(), Touched::WRITTEN);
         if notify {
             let peer = self.peer_of(&envelope);
             self.push(
