@@ -395,8 +395,7 @@ unsafe extern "C" fn write(
         let remote = &[fi_rma_ioc { addr: address, count, key }];
         let (class, flags) = (AtomicClass::Plain, endpoint.transmit_flags());
         let (compares, results) = (None, None);
-        let atomic =
-            Atomic { class, datatype, operation, operands, compares, results, peer, remote, context, flags };
+        let atomic = Atomic { class, datatype, operation, operands, compares, results, peer, remote, context, flags };
         // SAFETY: as the caller of the interface promises.
         unsafe { atomic.post(endpoint) }
     })
@@ -422,8 +421,7 @@ unsafe extern "C" fn write_pieces(
         let remote = &[fi_rma_ioc { addr: address, count: unsafe { total(pieces, count)? }, key }];
         let (class, flags) = (AtomicClass::Plain, endpoint.transmit_flags());
         let (compares, results) = (None, None);
-        let atomic =
-            Atomic { class, datatype, operation, operands, compares, results, peer, remote, context, flags };
+        let atomic = Atomic { class, datatype, operation, operands, compares, results, peer, remote, context, flags };
         // SAFETY: as the caller of the interface promises.
         unsafe { atomic.post(endpoint) }
     })
@@ -486,8 +484,7 @@ unsafe extern "C" fn fetch(
         let remote = &[fi_rma_ioc { addr: address, count, key }];
         let results = Some(Elements::One { pointer: result, count, descriptor: result_descriptor });
         let (class, compares, flags) = (AtomicClass::Fetch, None, endpoint.transmit_flags() & !FI_INJECT);
-        let atomic =
-            Atomic { class, datatype, operation, operands, compares, results, peer, remote, context, flags };
+        let atomic = Atomic { class, datatype, operation, operands, compares, results, peer, remote, context, flags };
         // SAFETY: as the caller of the interface promises.
         unsafe { atomic.post(endpoint) }
     })
@@ -516,8 +513,7 @@ unsafe extern "C" fn fetch_pieces(
         let remote = &[fi_rma_ioc { addr: address, count: unsafe { total(pieces, count)? }, key }];
         let results = Some(Elements::Many { pieces: result, descriptors: result_descriptors, count: result_count });
         let (class, compares, flags) = (AtomicClass::Fetch, None, endpoint.transmit_flags() & !FI_INJECT);
-        let atomic =
-            Atomic { class, datatype, operation, operands, compares, results, peer, remote, context, flags };
+        let atomic = Atomic { class, datatype, operation, operands, compares, results, peer, remote, context, flags };
         // SAFETY: as the caller of the interface promises.
         unsafe { atomic.post(endpoint) }
     })
@@ -565,8 +561,7 @@ unsafe extern "C" fn compare(
         let compares = Some(Elements::One { pointer: compare.cast_mut(), count, descriptor: compare_descriptor });
         let results = Some(Elements::One { pointer: result, count, descriptor: result_descriptor });
         let (class, flags) = (AtomicClass::Compare, endpoint.transmit_flags() & !FI_INJECT);
-        let atomic =
-            Atomic { class, datatype, operation, operands, compares, results, peer, remote, context, flags };
+        let atomic = Atomic { class, datatype, operation, operands, compares, results, peer, remote, context, flags };
         // SAFETY: as the caller of the interface promises.
         unsafe { atomic.post(endpoint) }
     })
@@ -599,8 +594,7 @@ unsafe extern "C" fn compare_pieces(
         let compares = Some(Elements::Many { pieces: compare, descriptors: compare_descriptors, count: compare_count });
         let results = Some(Elements::Many { pieces: result, descriptors: result_descriptors, count: result_count });
         let (class, flags) = (AtomicClass::Compare, endpoint.transmit_flags() & !FI_INJECT);
-        let atomic =
-            Atomic { class, datatype, operation, operands, compares, results, peer, remote, context, flags };
+        let atomic = Atomic { class, datatype, operation, operands, compares, results, peer, remote, context, flags };
         // SAFETY: as the caller of the interface promises.
         unsafe { atomic.post(endpoint) }
     })

@@ -53,9 +53,7 @@ impl Order {
     fn keep(&self, command: &mut Command) {
         // What it is, and what it must not overtake.
         let (kind, behind) = match command.operation {
-            Operation::Send | Operation::TaggedSend => {
-                (SENDS, [(FI_ORDER_SAW, WRITES), (FI_ORDER_SAR, READS)])
-            }
+            Operation::Send | Operation::TaggedSend => (SENDS, [(FI_ORDER_SAW, WRITES), (FI_ORDER_SAR, READS)]),
             Operation::Write | Operation::Atomic => (WRITES, [(FI_ORDER_WAS, SENDS), (0, 0)]),
             Operation::Read => (READS, [(FI_ORDER_RAS, SENDS), (0, 0)]),
             Operation::FetchAtomic | Operation::CompareAtomic => {

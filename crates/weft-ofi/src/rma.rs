@@ -34,11 +34,7 @@ fn transmit(endpoint: &Endpoint, operation: Operation, call: &Call, address: u64
 ///
 /// # Safety
 /// What the structure points to is C's, as the interface describes it.
-unsafe fn call_of<'a>(
-    endpoint: &Endpoint,
-    message: &'a fi_msg_rma,
-    flags: u64,
-) -> Result<(Call, &'a [fi_rma_iov])> {
+unsafe fn call_of<'a>(endpoint: &Endpoint, message: &'a fi_msg_rma, flags: u64) -> Result<(Call, &'a [fi_rma_iov])> {
     let flags = endpoint.transmit_flags_with(flags)?;
     let local = Local::Many { pieces: message.msg_iov, descriptors: message.desc, count: message.iov_count };
     let (peer, data, context) = (message.addr, message.data, message.context);
@@ -57,12 +53,7 @@ unsafe fn call_of<'a>(
 
 /// # Safety
 /// As [`call_of`].
-unsafe fn message(
-    endpoint: &Endpoint,
-    operation: Operation,
-    message: *const fi_msg_rma,
-    flags: u64,
-) -> Result<usize> {
+unsafe fn message(endpoint: &Endpoint, operation: Operation, message: *const fi_msg_rma, flags: u64) -> Result<usize> {
     // SAFETY: as the caller says.
     let (call, remote) = unsafe { call_of(endpoint, message.as_ref().ok_or(-FI_EINVAL)?, flags)? };
     match remote {
