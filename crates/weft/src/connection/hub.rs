@@ -329,12 +329,9 @@ impl Hub {
         };
         self.locked(|state| {
             self.admit(state, endpoint)?;
-            let peer = self.join(endpoint, request.endpoint())?;
             let manager = request.from;
-            if let Err(error) = self.hold(state, manager) {
-                self.forget(peer);
-                return Err(error);
-            }
+            self.hold(state, manager)?;
+            let peer = self.join(endpoint, request.endpoint()).inspect_err(|_| self.let_go(state, manager))?;
             let (number, phase) = (endpoint.address().endpoint, Phase::Accepting);
             let (remote, automatic, peer) = (request.token, request.automatic, Some(peer));
             let connection = Connection::new(context, phase, number, manager);
@@ -834,7 +831,9 @@ impl Hub {
         let addresses = endpoint.domain().addresses();
         let added = addresses.find(address).is_none();
         let peer = addresses.insert(address)?;
-        Ok(NamedPeer { peer, address, added })
+        let named = NamedPeer { peer, address, added };
+        endpoint.restrict_to(peer).inspect_err(|_| self.forget(named))?;
+        Ok(named)
     }
 
     fn forget(&self, named: NamedPeer) {

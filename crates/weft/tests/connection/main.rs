@@ -32,7 +32,7 @@ macro_rules! combinations {
                     a_dropped_request_is_a_rejection shutdown_is_told_once dropping_the_handle_shuts_down
                     what_cannot_be_is_refused accepted_on_the_listeners_own_domain
                     requests_wait_until_they_are_answered handles_know_their_peer events_of_dropped_handles_are_gone
-                    sleepers_are_woken
+                    sleepers_are_woken strangers_are_not_heard
                 }
                 crowds { many_connections_at_once many_connections_one_after_the_other many_threads }
                 faults {

@@ -60,9 +60,9 @@ impl World {
         self.domain_with(|config| config.give_up_us = weft_core::limits::GIVE_UP_MAX_US)
     }
 
-    /// One that finds out about the dead sooner.
-    pub(crate) fn quick_node(&self) -> Node {
-        self.node_with(self.domain_with(|config| config.give_up_us = 2_000_000), Settings::default())
+    /// One that finds out about the dead sooner, after some seconds: a machine may well stand still for one.
+    pub(crate) fn quick_node(&self, seconds: u64) -> Node {
+        self.node_with(self.domain_with(|config| config.give_up_us = seconds * 1_000_000), Settings::default())
     }
 
     pub(crate) fn listener(&self) -> Listener {
