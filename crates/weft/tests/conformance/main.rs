@@ -100,7 +100,7 @@ macro_rules! cases {
             triggers {
                 deferred_sends_go_in_order_of_threshold messages_trigger_answers chains_run_by_themselves
                 receives_and_atomics_are_deferred_too deferred_work_waits_for_room deferred_work_is_taken_back
-                deferred_work_is_checked
+                deferred_work_is_checked vectors_and_scattered_atomics_are_deferred writes_of_peers_trigger_work
             }
             waiting_messages {
                 looking_changes_nothing claimed_messages_are_for_who_claimed_them
