@@ -400,22 +400,22 @@ impl<M: Memory> Engine<M> {
         !self.matched.is_empty()
     }
 
-    /// An endpoint closes: what is arriving for it has nowhere to go.
-    pub(super) fn close_arrivals(&mut self, id: EndpointId) {
+    /// What is arriving has nowhere to go.
+    pub(super) fn close_arrivals(&mut self, failure: Failure, ends: &impl Fn(&Arrival) -> bool) {
         let mut from = 0;
         while let Some(index) = self.arrivals.next_from(from) {
             from = index + 1;
             let Some(arriving) = self.arrivals.get_mut(index) else { continue };
-            if arriving.envelope.endpoint != id {
+            if !ends(&arriving.envelope) {
                 continue;
             }
             let envelope = arriving.envelope;
             match core::mem::replace(&mut arriving.place, Place::Discard) {
-                Place::Receive(landing) => self.complete_receive(&envelope, &landing, Err(Failure::Closed)),
+                Place::Receive(landing) => self.complete_receive(&envelope, &landing, Err(failure)),
                 Place::Unexpected { bytes, id, landing } => {
                     self.recycle(bytes);
                     match landing {
-                        Some(landing) => self.complete_receive(&envelope, &landing, Err(Failure::Closed)),
+                        Some(landing) => self.complete_receive(&envelope, &landing, Err(failure)),
                         None => self.forget_unexpected(&envelope, id),
                     }
                 }

@@ -133,7 +133,8 @@ impl<M: Memory> Engine<M> {
 
     fn claimed(&self, endpoint: EndpointId, claim: ClaimId) -> Result<&Claim, PostError> {
         let found = self.claims.get(claim.index()).filter(|found| found.stamp == claim.stamp());
-        found.filter(|found| found.message.envelope.endpoint == endpoint).ok_or(PostError::NoSuchClaim)
+        let receiver = |found: &&Claim| self.receiver_of(found.message.envelope.endpoint);
+        found.filter(|found| receiver(found) == endpoint).ok_or(PostError::NoSuchClaim)
     }
 
     /// Takes a message out of its list, for whoever names it.
@@ -202,7 +203,7 @@ impl<M: Memory> Engine<M> {
     }
 
     /// Claims that end with their endpoint. What is arriving for them has ended.
-    pub(super) fn close_claims(&mut self, now: Time, ends: impl Fn(&Envelope) -> bool) {
+    pub(super) fn close_claims(&mut self, now: Time, ends: &impl Fn(&Envelope) -> bool) {
         let mut from = 0;
         while let Some(index) = self.claims.next_from(from) {
             from = index + 1;

@@ -235,8 +235,13 @@ impl<M: Memory> Engine<M> {
         let length = u64::from(envelope.length);
         loop {
             let slot = self.endpoints.get_mut(envelope.endpoint.0 as usize).and_then(Option::as_mut);
-            let Some(endpoint) = slot else { return Matched::NotReady };
+            let Some(mut endpoint) = slot else { return Matched::NotReady };
             let queue = endpoint.bindings.receive_queue;
+            if let Some(other) = endpoint.receives_at {
+                let slot = self.endpoints.get_mut(other.0 as usize).and_then(Option::as_mut);
+                let Some(other) = slot else { return Matched::NotReady };
+                endpoint = other;
+            }
             let (posted, _) = lists(endpoint, envelope.tagged);
             let Some(id) = posted.first(source, envelope.tag) else { return Matched::Nothing };
             let Some(found) = posted.get(id) else { return Matched::Nothing };
@@ -295,7 +300,8 @@ impl<M: Memory> Engine<M> {
 
     /// The lists that messages for an endpoint are in, and receives for them.
     pub(super) fn lists_of(&mut self, endpoint: EndpointId, tagged: bool) -> Option<Lists<'_>> {
-        self.endpoint_mut(endpoint).map(|endpoint| lists(endpoint, tagged))
+        let receiver = self.receiver_of(endpoint);
+        self.endpoint_mut(receiver).map(|endpoint| lists(endpoint, tagged))
     }
 
     fn retire(&mut self, index: u32) {
