@@ -77,7 +77,6 @@ pub fn post(endpoint: &Endpoint, command: &Command, buffer: Option<Buffer>) -> R
     let mut command = *command;
     command.endpoint = endpoint.id();
     command.local = LocalKey::NONE;
-    command.flags = command.flags.without(CommandFlags::COUNTED);
     let payload = match (command.operation, buffer) {
         // Results never go to a buffer that the command names: it would be another operation's.
         (Operation::FetchAtomic | Operation::CompareAtomic, None) => {
@@ -110,7 +109,6 @@ pub fn post_copy(endpoint: &Endpoint, command: &Command, bytes: &[u8]) -> Result
     let mut command = *command;
     command.endpoint = endpoint.id();
     command.offset = 0;
-    command.flags = command.flags.without(CommandFlags::COUNTED);
     endpoint.post(command, Payload::Copy(bytes), Some(command.context)).map(|_| ())
 }
 

@@ -102,7 +102,7 @@ macro_rules! cases {
             triggers {
                 deferred_sends_go_in_order_of_threshold messages_trigger_answers chains_run_by_themselves
                 receives_and_atomics_are_deferred_too deferred_work_waits_for_room deferred_work_is_taken_back
-                deferred_work_is_checked
+                deferred_work_is_checked vectors_and_scattered_atomics_are_deferred writes_of_peers_trigger_work
             }
             sharing {
                 one_pool_serves_several pools_have_tags_sources_and_long_buffers who_has_no_queue_reports_to_the_pool
