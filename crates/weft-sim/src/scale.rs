@@ -137,6 +137,7 @@ impl End {
             ignore: 0,
             multi: None,
             silent: false,
+            announce: false,
             context: u64::MAX,
         };
         self.engine.post_receive(Time(now), &receive).map_err(|error| format!("a receive: {error}"))

@@ -172,7 +172,8 @@ pub struct Completion {
     pub peer: Option<PeerId>,
     /// The buffer that the operation was given. `None` while a multi-receive goes on with it, and for borrowed memory.
     pub buffer: Option<Buffer>,
-    /// Of multi-receive: where in the buffer the message begins.
+    /// Of multi-receive: where in the buffer the message begins. Of an announced message: its
+    /// [`ClaimId`](crate::raw::ClaimId).
     pub offset: u64,
     /// The context is that of a multi-receive.
     pub multi: bool,

@@ -161,6 +161,7 @@ impl Endpoint {
             ignore: options.ignore,
             multi: options.multi,
             silent: options.silent,
+            announce: false,
             context: 0,
         };
         self.post_receive(receive, buffer, options.context)
