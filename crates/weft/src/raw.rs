@@ -46,6 +46,7 @@ pub fn receive(endpoint: &Endpoint, length: u64) -> Receive {
         ignore: 0,
         multi: None,
         silent: false,
+        announce: false,
         context: 0,
         counter: None,
     }

@@ -112,10 +112,11 @@ macro_rules! cases {
                 looking_changes_nothing claimed_messages_are_for_who_claimed_them
                 a_claim_can_be_too_long_for_its_buffer discarded_messages_are_done_for_their_sender
                 claims_end_with_their_endpoint a_claimed_message_can_be_lost
+                announced_messages_wait_for_a_buffer
             }
             waiting {
                 sleep_until_a_message_comes descriptors_lose_no_wake_up time_passes counters_wake
-                waits_in_many_threads
+                waits_in_many_threads signals_end_waits
             }
         }
     };
