@@ -161,7 +161,7 @@ impl Command {
         LocalKey(self.immediate as u32)
     }
 
-    /// The bytes of the target's memory that it touches: from, and up to. `None`: it touches none.
+    /// The first and the last byte of the target's memory that it touches. `None`: it touches none.
     #[must_use]
     pub fn remote_range(&self) -> Option<(u64, u64)> {
         let length = match self.operation {
@@ -169,7 +169,7 @@ impl Command {
             Operation::Atomic | Operation::FetchAtomic | Operation::CompareAtomic => self.atomic.bytes()? as u64,
             _ => return None,
         };
-        (length > 0).then(|| (self.address, self.address.saturating_add(length)))
+        (length > 0).then(|| (self.address, self.address.saturating_add(length - 1)))
     }
 
     /// Whether it must wait until an earlier command of the same endpoint to the same target is settled: both are
@@ -180,7 +180,7 @@ impl Command {
             return false;
         }
         match (self.remote_range(), earlier.remote_range()) {
-            (Some((start, end)), Some((from, to))) => start < to && from < end,
+            (Some((first, last)), Some((from, to))) => first <= to && from <= last,
             _ => false,
         }
     }
@@ -221,6 +221,8 @@ pub struct Receive {
     pub multi: Option<u64>,
     /// No completion when it succeeds.
     pub silent: bool,
+    /// Takes no bytes: the message that it matches is claimed, and its completion tells by what name.
+    pub announce: bool,
     /// The user's own name for it.
     pub context: u64,
     /// Counts its end besides the endpoint's own counter.

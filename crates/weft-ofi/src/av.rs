@@ -232,7 +232,8 @@ impl Peers {
 
 impl Drop for Peers {
     fn drop(&mut self) {
-        for index in 0..self.table().addresses.len() as u64 {
+        let count = self.table().addresses.len() as u64;
+        for index in 0..count {
             // Those that were removed are gone already.
             let _ = self.remove(index);
         }

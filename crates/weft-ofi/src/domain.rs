@@ -4,12 +4,13 @@ use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use weft::raw::DeferredId;
 use weft::{Address, PeerId, Progress};
 
 use crate::abi::*;
+use crate::cm::Connections;
 use crate::fabric::Fabric;
 use crate::guard::{self, Result};
 use crate::handle::{self, Noun};
@@ -28,6 +29,8 @@ pub(crate) struct Domain {
     pub(crate) caps: u64,
     /// Whether the endpoint that peers reach by node and service alone is open.
     main_taken: AtomicBool,
+    /// Connections of its endpoints.
+    connections: OnceLock<Arc<Connections>>,
     /// Deferred work that was queued, by where its description is.
     work: Mutex<HashMap<usize, DeferredId>>,
     /// How often each peer has a name in an address vector.
@@ -81,6 +84,7 @@ impl Domain {
             mr_mode: attributes.mr_mode,
             caps: attributes.caps,
             main_taken: AtomicBool::new(false),
+            connections: OnceLock::new(),
             work: Mutex::default(),
             peers: Mutex::default(),
         })
@@ -110,6 +114,15 @@ impl Domain {
     /// That endpoint is closed.
     pub(crate) fn release_main(&self) {
         self.main_taken.store(false, Ordering::Relaxed);
+    }
+
+    /// The connections of its endpoints.
+    pub(crate) fn connections(&self) -> Result<&Arc<Connections>> {
+        if self.connections.get().is_none() {
+            // Another thread may have been first; then its manager is the one.
+            let _ = self.connections.set(Arc::new(Connections::new(&self.nic)?));
+        }
+        self.connections.get().ok_or(-FI_EOTHER)
     }
 
     pub(crate) fn work(&self) -> MutexGuard<'_, HashMap<usize, DeferredId>> {

@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use weft::connection::Connection;
 use weft::raw::ClaimId;
 use weft::{Address, EndpointKind, EndpointOptions, PeerId};
 
@@ -18,7 +19,8 @@ use crate::guard::{self, Result};
 use crate::handle::{self, Noun};
 use crate::info::Attributes;
 use crate::limits::CONNECTION_DATA_MAX_BYTES;
-use crate::{address, log};
+use crate::log;
+use crate::order::Order;
 
 /// What a handle of an endpoint stands for. Aliases are handles of their own, with other flags.
 pub(crate) struct Endpoint {
@@ -41,11 +43,28 @@ pub(crate) struct Shared {
     live: OnceLock<Live>,
     /// The least room that is left in a multi-receive buffer before it is given back.
     pub(crate) multi_receive_least: AtomicUsize,
+    connection: Mutex<Option<Connection>>,
     /// Messages that were claimed, by the context of the call that did.
     claims: Mutex<HashMap<u64, ClaimId>>,
 }
 
 impl Shared {
+    /// Its connection, or the attempt at one.
+    pub(crate) fn connection(&self) -> MutexGuard<'_, Option<Connection>> {
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn events(&self) -> Option<Arc<EventQueue>> {
+        self.bound.lock().unwrap_or_else(PoisonError::into_inner).events.clone()
+    }
+
+    /// The peer that a connected endpoint talks to from now on.
+    pub(crate) fn set_connected(&self, peer: Option<PeerId>) {
+        if let Some(live) = self.live.get() {
+            live.connected.store(peer.map_or(NOT_CONNECTED, |peer| peer.0), Ordering::Release);
+        }
+    }
+
     pub(crate) fn keep_claim(&self, context: u64, claim: ClaimId) {
         self.claims.lock().unwrap_or_else(PoisonError::into_inner).insert(context, claim);
     }
@@ -76,6 +95,7 @@ pub(crate) struct Live {
     selective_receive: bool,
     /// Receives name the source that they want.
     pub(crate) directed: bool,
+    pub(crate) order: Order,
     pub(crate) receive_queue: Option<Arc<Queue>>,
 }
 
@@ -119,7 +139,7 @@ impl Endpoint {
         self.shared.live.get().ok_or(-FI_EOPBADSTATE)
     }
 
-    pub(crate) fn shared(&self) -> &Shared {
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 
@@ -177,7 +197,7 @@ impl Endpoint {
         Ok(())
     }
 
-    fn enable(&self) -> Result {
+    pub(crate) fn enable(&self) -> Result {
         if self.shared.live.get().is_some() {
             return Ok(());
         }
@@ -228,6 +248,7 @@ impl Endpoint {
             selective_transmit: bound.transmit_queue.as_ref().is_some_and(|(_, selective)| *selective),
             selective_receive: bound.receive_queue.as_ref().is_some_and(|(_, selective)| *selective),
             directed: shared.attributes.caps & FI_DIRECTED_RECV != 0,
+            order: Order::new(shared.attributes.message_order),
             receive_queue: bound.receive_queue.as_ref().map(|(queue, _)| queue.clone()),
         };
         // Another thread that was first has enabled it as well.
@@ -236,7 +257,7 @@ impl Endpoint {
     }
 
     /// The address that peers use.
-    fn name(&self) -> Result<Address> {
+    pub(crate) fn name(&self) -> Result<Address> {
         match self.shared.live.get() {
             Some(live) => Ok(live.endpoint.address()),
             None => Err(-FI_EOPBADSTATE),
@@ -263,19 +284,6 @@ static OPERATIONS: fi_ops_ep = fi_ops_ep {
     rx_ctx: Some(crate::no::rx_ctx),
     rx_size_left: Some(crate::no::size_left),
     tx_size_left: Some(crate::no::size_left),
-};
-
-static NAME_OPERATIONS: fi_ops_cm = fi_ops_cm {
-    size: size_of::<fi_ops_cm>(),
-    setname: Some(crate::no::setname),
-    getname: Some(get_name),
-    getpeer: Some(crate::no::getpeer),
-    connect: Some(crate::no::connect),
-    listen: Some(crate::no::listen),
-    accept: Some(crate::no::accept),
-    reject: Some(crate::no::reject),
-    shutdown: Some(crate::no::shutdown),
-    join: Some(crate::no::join),
 };
 
 /// `fi_endpoint`.
@@ -311,6 +319,7 @@ pub(crate) unsafe extern "C" fn open_with_flags(
             bound: Mutex::default(),
             live: OnceLock::new(),
             multi_receive_least: AtomicUsize::new(64),
+            connection: Mutex::default(),
             claims: Mutex::default(),
             attributes,
         };
@@ -331,7 +340,7 @@ impl Endpoint {
         let face = fid_ep {
             fid: handle::fid_of(class, context, &FID_OPERATIONS),
             ops: handle::table(&OPERATIONS),
-            cm: handle::table(&NAME_OPERATIONS),
+            cm: handle::table(&crate::cm::OPERATIONS),
             msg: handle::table(&crate::msg::OPERATIONS),
             rma: handle::table(&crate::rma::OPERATIONS),
             tagged: handle::table(&crate::tagged::OPERATIONS),
@@ -345,6 +354,19 @@ impl Endpoint {
 unsafe extern "C" fn close(fid: *mut fid) -> c_int {
     // SAFETY: what C gives to a function of an endpoint's table.
     guard::call(|| unsafe { handle::close::<Endpoint>(fid) })
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if let Some(connection) = self.connection().take()
+            && let Ok(connections) = self.domain.connections()
+        {
+            connections.forget(connection.context());
+        }
+        if self.live.get().is_some_and(|live| live.endpoint.address().endpoint == 0) {
+            self.domain.release_main();
+        }
+    }
 }
 
 unsafe extern "C" fn bind(fid: *mut fid, to: *mut fid, flags: u64) -> c_int {
@@ -494,14 +516,5 @@ unsafe extern "C" fn set_option(fid: fid_t, level: c_int, option: c_int, value: 
         let least = unsafe { value.cast::<usize>().read_unaligned() };
         endpoint.shared.multi_receive_least.store(least, Ordering::Relaxed);
         Ok(())
-    })
-}
-
-unsafe extern "C" fn get_name(fid: fid_t, into: *mut c_void, length: *mut usize) -> c_int {
-    guard::call(|| {
-        // SAFETY: what C gives to a function of an endpoint's table.
-        let endpoint = unsafe { handle::of_fid::<Endpoint>(fid)? };
-        // SAFETY: as the caller of the interface promises.
-        unsafe { address::write(endpoint.shared.domain.format, &endpoint.name()?, into, length) }
     })
 }

@@ -34,7 +34,7 @@ static FID_OPERATIONS: fi_ops = fi_ops {
 static OPERATIONS: fi_ops_fabric = fi_ops_fabric {
     size: size_of::<fi_ops_fabric>(),
     domain: Some(crate::domain::open),
-    passive_ep: Some(crate::no::passive_ep),
+    passive_ep: Some(crate::pep::open),
     eq_open: Some(crate::eq::open),
     wait_open: Some(crate::no::wait_open),
     trywait: Some(crate::wait::try_wait),

@@ -18,6 +18,7 @@ use crate::log;
 
 mod attributes;
 mod limits;
+mod names;
 mod offer;
 mod place;
 mod request;
@@ -109,6 +110,11 @@ unsafe fn answer(
     flags: u64,
     hints: Option<&fi_info>,
 ) -> Result<List> {
+    if flags & CORE_PROVIDERS_ONLY != 0 {
+        // Every endpoint that a layer could make of ours is here already, and faster. Nothing is logged: the layers ask
+        // before every question of a program, which would look for its own answer there.
+        return Err(-FI_ENODATA);
+    }
     let fabric = fabric_name();
     let mut list = List::default();
     if flags & FI_PROV_ATTR_ONLY != 0 {
@@ -118,7 +124,7 @@ unsafe fn answer(
     // SAFETY: as the caller says.
     let request = hints.map_or_else(|| Ok(Request::default()), |hints| unsafe { Request::of(hints) })?;
     let request = &request;
-    served(flags, request, &fabric).map_err(unmet)?;
+    served(request, &fabric).map_err(unmet)?;
 
     let (mut offers, mut reason) = (Vec::new(), None);
     for kind in KINDS {
@@ -146,18 +152,21 @@ unsafe fn answer(
         }
     }
     let interfaces = interface::interfaces();
-    let names: Vec<_> = interfaces.iter().map(|interface| interface.name.clone()).collect();
+    let mut names: Vec<_> = interfaces.iter().map(|interface| interface.name.clone()).collect();
+    names.sort();
+    names.dedup();
     let mut places = ends.places(interfaces).map_err(|nowhere| match nowhere {
         Nowhere::Mismatch(mismatch) => unmet(mismatch),
         Nowhere::Unresolved(error) => {
-            log::info!(CORE, "node {node:?} and service {service:?} cannot be resolved");
+            let (node, service) = (node.unwrap_or("(none)"), service.unwrap_or("(none)"));
+            log::info!(CORE, "node {node} and service {service} cannot be resolved to an address");
             error
         }
     })?;
     if let Some(asked) = &request.domain.name {
         places.retain(|place| place.domain == *asked);
         if places.is_empty() {
-            let (asked, offered) = (asked.clone(), format!("{names:?}"));
+            let (asked, offered) = (asked.clone(), names.join(", "));
             return Err(unmet(Mismatch { attribute: "domain_attr->name", asked, offered }));
         }
     }
@@ -201,14 +210,10 @@ unsafe fn hinted(
 }
 
 /// Whether the program means this provider, and this fabric.
-fn served(flags: u64, request: &Request, fabric: &str) -> std::result::Result<(), Mismatch> {
+fn served(request: &Request, fabric: &str) -> std::result::Result<(), Mismatch> {
     let mismatch = |attribute, asked: &str, offered: &str| {
         Err(Mismatch { attribute, asked: asked.to_owned(), offered: offered.to_owned() })
     };
-    if flags & CORE_PROVIDERS_ONLY != 0 {
-        // Every endpoint that a layer could make of ours is here already, and faster.
-        return mismatch("a layer over this provider", "one", "none");
-    }
     if let Some(asked) = &request.provider_name {
         for name in asked.split(';') {
             let meant = match name.strip_prefix('^') {

@@ -1,4 +1,4 @@
-//! Log lines and parameters, through the libfabric that loaded us.
+//! Log lines, parameters and copies of infos, through the libfabric that loaded us.
 //!
 //! A plug-in cannot link to libfabric: programs bring their own, under whatever name. Its functions are looked up in the
 //! library that is there.
@@ -7,12 +7,15 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fmt;
 use std::sync::OnceLock;
 
-use crate::abi::fi_provider;
+use crate::abi::{fi_info, fi_provider};
 
 type Log = unsafe extern "C" fn(*const fi_provider, c_int, c_int, *const c_char, c_int, *const c_char, ...);
 type LogEnabled = unsafe extern "C" fn(*const fi_provider, c_int, c_int) -> c_int;
 type ParamDefine = unsafe extern "C" fn(*const fi_provider, *const c_char, c_int, *const c_char, ...) -> c_int;
 type ParamGet = unsafe extern "C" fn(*mut fi_provider, *const c_char, *mut c_void) -> c_int;
+
+type DuplicateInfo = unsafe extern "C" fn(*const fi_info) -> *mut fi_info;
+type FreeInfo = unsafe extern "C" fn(*mut fi_info);
 
 /// What libfabric exports for plug-ins.
 struct Libfabric {
@@ -20,6 +23,8 @@ struct Libfabric {
     log_enabled: Option<LogEnabled>,
     param_define: Option<ParamDefine>,
     param_get: Option<ParamGet>,
+    duplicate_info: Option<DuplicateInfo>,
+    free_info: Option<FreeInfo>,
 }
 
 fn libfabric() -> &'static Libfabric {
@@ -35,6 +40,9 @@ fn libfabric() -> &'static Libfabric {
                 param_define: symbol(library, c"fi_param_define")
                     .map(|f| std::mem::transmute::<*mut c_void, ParamDefine>(f)),
                 param_get: symbol(library, c"fi_param_get").map(|f| std::mem::transmute::<*mut c_void, ParamGet>(f)),
+                duplicate_info: symbol(library, c"fi_dupinfo")
+                    .map(|f| std::mem::transmute::<*mut c_void, DuplicateInfo>(f)),
+                free_info: symbol(library, c"fi_freeinfo").map(|f| std::mem::transmute::<*mut c_void, FreeInfo>(f)),
             }
         }
     })
@@ -153,4 +161,26 @@ pub(crate) fn parameter(name: &CStr) -> Option<String> {
     }
     // SAFETY: libfabric gives the variable's value, which ends with 0 and stays.
     Some(unsafe { CStr::from_ptr(value) }.to_string_lossy().into_owned())
+}
+
+/// A copy of an info, made by libfabric; null if that is not possible.
+///
+/// # Safety
+/// `info` is one of libfabric's.
+pub(crate) unsafe fn duplicate_info(info: *const fi_info) -> *mut fi_info {
+    // SAFETY: as the caller says.
+    libfabric().duplicate_info.map_or(std::ptr::null_mut(), |duplicate| unsafe { duplicate(info) })
+}
+
+/// Frees such a copy.
+///
+/// # Safety
+/// `info` is null, or such a copy that nobody uses.
+pub(crate) unsafe fn free_info(info: *mut fi_info) {
+    if let Some(free) = libfabric().free_info
+        && !info.is_null()
+    {
+        // SAFETY: as the caller says.
+        unsafe { free(info) };
+    }
 }

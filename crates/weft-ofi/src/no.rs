@@ -18,8 +18,9 @@ missing! {
     ops_open(*mut fid, *const c_char, u64, *mut *mut c_void, *mut c_void) -> c_int;
     tx_ctx(*mut fid_ep, c_int, *mut fi_tx_attr, *mut *mut fid_ep, *mut c_void) -> c_int;
     rx_ctx(*mut fid_ep, c_int, *mut fi_rx_attr, *mut *mut fid_ep, *mut c_void) -> c_int;
+    cancel(fid_t, *mut c_void) -> isize;
+    setopt(fid_t, c_int, c_int, *const c_void, usize) -> c_int;
     size_left(*mut fid_ep) -> isize;
-    setname(fid_t, *mut c_void, usize) -> c_int;
     getpeer(*mut fid_ep, *mut c_void, *mut usize) -> c_int;
     connect(*mut fid_ep, *const c_void, *const c_void, usize) -> c_int;
     listen(*mut fid_pep) -> c_int;
@@ -31,7 +32,6 @@ missing! {
     stx_ctx(*mut fid_domain, *mut fi_tx_attr, *mut *mut fid_stx, *mut c_void) -> c_int;
     srx_ctx(*mut fid_domain, *mut fi_rx_attr, *mut *mut fid_ep, *mut c_void) -> c_int;
     query_collective(*mut fid_domain, u32, *mut fi_collective_attr, u64) -> c_int;
-    passive_ep(*mut fid_fabric, *mut fi_info, *mut *mut fid_pep, *mut c_void) -> c_int;
     wait_open(*mut fid_fabric, *mut fi_wait_attr, *mut *mut fid_wait) -> c_int;
     join(*mut fid_ep, *const c_void, u64, *mut *mut fid_mc, *mut c_void) -> c_int;
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use weft_core::address::Address;
+use weft_core::address::{Address, PeerId};
 use weft_core::command::{Command, CommandFlags, EndpointId, Operation, PostError, Receive};
 use weft_core::engine::{Bindings, ClaimId, EndpointKind, Opening, Peek, Peeked};
 use weft_core::event::Failure;
@@ -68,6 +68,11 @@ pub struct EndpointOptions {
     /// Its number in [`Endpoint::address`], if that shall be a certain one: peers that know the number need not be told
     /// the address. `None`: one is drawn that nobody can guess, and that is not 0.
     pub number: Option<u32>,
+    /// Another endpoint of the same domain and kind, whose receives serve messages for this one too: several endpoints can
+    /// share one pool of receives. None can be posted to this one then. Messages match in the order in which they come,
+    /// whichever endpoint they are for, and are reported to the queue and counter of that one, or, where it has none, of
+    /// the other. What is posted stays the other's when this one closes.
+    pub receives_from: Option<Endpoint>,
     /// Completions of what it sends, writes and reads.
     pub transmit_queue: Option<CompletionQueue>,
     /// Completions of receives, and of peers' writes with immediate data.
@@ -91,6 +96,7 @@ impl Default for EndpointOptions {
         EndpointOptions {
             kind: EndpointKind::Reliable,
             number: None,
+            receives_from: None,
             transmit_queue: None,
             receive_queue: None,
             send_counter: None,
@@ -154,7 +160,8 @@ impl Endpoint {
         let queues = [&options.transmit_queue, &options.receive_queue];
         let foreign_queue = queues.into_iter().flatten().any(|queue| !queue.domain().is_same(domain));
         let foreign_counter = options.counters().into_iter().flatten().any(|counter| !counter.domain().is_same(domain));
-        if foreign_queue || foreign_counter {
+        let foreign_receives = options.receives_from.as_ref().is_some_and(|other| !other.domain().is_same(domain));
+        if foreign_queue || foreign_counter || foreign_receives {
             return Err(Error::OtherDomain);
         }
         let queue = |queue: &Option<CompletionQueue>| queue.as_ref().map(CompletionQueue::id);
@@ -170,7 +177,8 @@ impl Endpoint {
             remote_read_counter: counter(&options.remote_read_counter),
         };
         let mut core = domain.nic().lock();
-        let opening = Opening { number: options.number };
+        let receives_from = options.receives_from.as_ref().map(Endpoint::id);
+        let opening = Opening { number: options.number, receives_from };
         let id = core.engine.open_endpoint_with(options.kind, bindings, &opening)?;
         let number = core.engine.endpoint_number(id).ok_or(PostError::NoSuchEndpoint)?;
         drop(core);
@@ -220,6 +228,25 @@ impl Endpoint {
         cancelled
     }
 
+    /// From now on it exists for one peer only: requests and messages of all others are refused as if there were no such
+    /// endpoint. What they have sent before is dropped; receives that it had matched fail with
+    /// [`Failure::Aborted`](crate::Failure::Aborted). For connections: both ends restrict themselves to each other.
+    ///
+    /// The peer is told by its address. A peer on this machine whose domain is bound to all addresses is not known as one
+    /// of them: such a domain has to be bound to one.
+    pub fn restrict_to(&self, peer: PeerId) -> Result<()> {
+        let mut core = self.domain().nic().lock();
+        let now = core.now();
+        let core_ref = &mut *core;
+        core_ref.engine.restrict_endpoint(now, self.inner.id, peer)?;
+        if let Some(local) = &mut core_ref.local {
+            local.restrict_endpoint(&mut core_ref.engine, self.inner.id);
+        }
+        core.transmit(now);
+        core.notify();
+        Ok(())
+    }
+
     pub(crate) fn id(&self) -> EndpointId {
         self.inner.id
     }
@@ -243,7 +270,7 @@ impl Endpoint {
         context: Option<u64>,
     ) -> Result<u64, Refused> {
         command.context = self.context(context);
-        command.flags = command.flags.without(CommandFlags::PART);
+        command.flags = command.flags.without(CommandFlags::PART | CommandFlags::COUNTED);
         if command.has(CommandFlags::SILENT) {
             self.inner.injected.store(true, Ordering::Relaxed);
         }
@@ -279,7 +306,7 @@ impl Endpoint {
         payload: Payload<'_>,
         ranges: &[RemoteRange],
     ) -> Result<(), Refused> {
-        whole.flags = whole.flags.without(CommandFlags::PART);
+        whole.flags = whole.flags.without(CommandFlags::PART | CommandFlags::COUNTED);
         if whole.has(CommandFlags::SILENT) {
             self.inner.injected.store(true, Ordering::Relaxed);
         }
@@ -442,7 +469,7 @@ impl Core {
         }
     }
 
-    fn post_parts(&mut self, whole: &Command, ranges: &[RemoteRange]) -> Result<(), PostError> {
+    pub(crate) fn post_parts(&mut self, whole: &Command, ranges: &[RemoteRange]) -> Result<(), PostError> {
         let local = self.local.as_mut();
         let room = local.and_then(|local| local.has_room(&self.engine, whole.endpoint, whole.peer, ranges.len()));
         if !room.unwrap_or_else(|| self.engine.has_room_for(ranges.len())) {
@@ -452,6 +479,8 @@ impl Core {
         let parts = vector::parts(whole, ranges)?;
         let group = self.engine.open_group(whole, ranges.len() as u32)?;
         let now = self.now();
+        // What a part triggers must not take the room of the next one.
+        let held = self.deferred.hold(true);
         for part in parts {
             let mut part = self.engine.part(group, &part);
             let local = self.post_local(&mut part);
@@ -460,6 +489,7 @@ impl Core {
                 self.engine.report(&part, Err(Failure::LocalFault));
             }
         }
+        self.deferred.hold(held);
         self.posted(now, whole.has(CommandFlags::MORE));
         Ok(())
     }

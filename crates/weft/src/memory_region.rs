@@ -244,7 +244,10 @@ impl Drop for Inner {
         // there are no more. A key that a peer has invalidated is gone already.
         let mut guard = self.domain.nic().lock();
         let core = &mut *guard;
-        core.engine.count_region(self.region.key, None, None);
+        let counters = self.counters.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if counters.iter().any(Option::is_some) {
+            core.engine.count_region(self.region.key, None, None);
+        }
         let _ = core.engine.memory_mut().end(&self.region);
         // Peers on this machine may have it mapped. Honest ones let go; whatever the others do, they are left with a copy
         // if the memory has another use.

@@ -28,7 +28,7 @@ use hashbrown::HashMap;
 use weft_wire::table::Decoded;
 use weft_wire::transaction::{TransactionId, TransactionTable};
 
-use crate::address::{Address, AddressVector};
+use crate::address::{Address, AddressVector, SourceId};
 use crate::command::{Command, EndpointId};
 use crate::event::{Completion, CompletionQueue, Counter, CounterId, QueueId};
 use crate::hash::{Keyed, Peer};
@@ -207,6 +207,10 @@ struct Endpoint {
     number: u32,
     kind: EndpointKind,
     bindings: Bindings,
+    /// The endpoint whose receives serve its messages, if not its own: then its own lists are empty.
+    receives_at: Option<EndpointId>,
+    /// The only one who may reach it.
+    only: Option<SourceId>,
     posted: Posted<PostedReceive>,
     unexpected: Unexpected<UnexpectedMessage>,
     tagged_posted: Posted<PostedReceive>,

@@ -8,6 +8,7 @@ use weft_wire::table::Decoded;
 
 use super::transmit::{Answer, Response, ResponseData, status_of};
 use super::{Arrived, EndpointKind, Engine, Touched};
+use crate::address::Address;
 use crate::atomic::{AtomicCall, AtomicClass};
 use crate::command::EndpointId;
 use crate::hash::Peer;
@@ -437,8 +438,15 @@ impl<M: Memory> Engine<M> {
         if !self.credits_owed {
             return;
         }
-        let Some(endpoint) = self.endpoint_mut(endpoint) else { return };
-        for request in core::mem::take(&mut endpoint.refused) {
+        let mut credits = Vec::new();
+        for (id, slot) in (0..).zip(&mut self.endpoints) {
+            if let Some(other) = slot
+                && (EndpointId(id) == endpoint || other.receives_at == Some(endpoint))
+            {
+                credits.append(&mut other.refused);
+            }
+        }
+        for request in credits {
             self.urgent = true;
             self.answer(request, Status::Accepted, 0, Kind::Control);
         }
@@ -452,9 +460,8 @@ impl<M: Memory> Engine<M> {
         if command.kind() == Kind::Invalidate {
             return self.execute_done(input);
         }
-        let endpoint = self.endpoint_of.get(&input.request.destination).copied();
-        let usable = endpoint.and_then(|id| self.endpoint(id)).is_some_and(|e| e.kind == EndpointKind::Reliable);
-        let Some(endpoint) = endpoint.filter(|_| usable) else {
+        let source = Address { socket: input.request.from, endpoint: input.request.source };
+        let Some(endpoint) = self.endpoint_for(input.request.destination, EndpointKind::Reliable, source) else {
             return self.refused_send(input, Status::NoSuchEndpoint);
         };
         if command.length() > MESSAGE_LENGTH_MAX_BYTES {

@@ -1,6 +1,7 @@
 //! Limits that programs are told, with their unit at the end of their name.
 
 use weft_core::limits::MTU_MIN_BYTES;
+use weft_core::packet::{SESSION_BYTES, TRAILER_BYTES, TRANSPORT_BYTES};
 
 /// Bytes of a datagram: it fits in one packet on every path, with the headers of the messages that carry it.
 pub(crate) const DATAGRAM_MAX_BYTES: usize = MTU_MIN_BYTES as usize - DATAGRAM_HEADERS_BYTES;
@@ -20,3 +21,8 @@ pub(crate) const REGION_PIECES_MAX: usize = 1;
 pub(crate) const REGIONS_MAX: usize = 1 << 20;
 /// Bytes that a failed completion can carry: the address of a source.
 pub(crate) const ERROR_DATA_MAX_BYTES: usize = size_of::<libc::sockaddr_in6>();
+
+const _: () = assert!(
+    SESSION_BYTES + TRANSPORT_BYTES + 12 + IMMEDIATE_BYTES + TRAILER_BYTES <= DATAGRAM_HEADERS_BYTES,
+    "a datagram with immediate data (12 bytes say for whom it is) fits in the smallest packet",
+);

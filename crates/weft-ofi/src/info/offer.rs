@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::limits::*;
+use super::names::{Bits, CAPS, FLAGS, ORDERS, value_name};
 use super::request::Request;
 use crate::abi::*;
 use crate::limits::*;
@@ -158,12 +159,13 @@ fn at_most(attribute: &'static str, asked: usize, offered: usize) -> Checked {
 }
 
 /// Bits that must all be there.
-fn subset(attribute: &'static str, asked: u64, offered: u64) -> Checked {
+fn subset(attribute: &'static str, asked: u64, offered: u64, names: &'static [(&'static str, u64)]) -> Checked {
     let lacking = asked & !offered;
     if lacking == 0 {
         return Ok(());
     }
-    mismatch(attribute, format_args!("{asked:#x} ({lacking:#x} is lacking)"), format_args!("{offered:#x}"))
+    let asked = format_args!("{} (lacking: {})", Bits(asked, names), Bits(lacking, names)).to_string();
+    mismatch(attribute, asked, Bits(offered, names))
 }
 
 /// A value out of a list; 0 leaves it open and gives the default.
@@ -171,7 +173,10 @@ fn one_of(attribute: &'static str, asked: u32, offered: &[u32], default: u32) ->
     match asked {
         0 => Ok(default),
         _ if offered.contains(&asked) => Ok(asked),
-        _ => mismatch(attribute, asked, format_args!("{offered:?}")),
+        _ => {
+            let offered: Vec<_> = offered.iter().map(|value| value_name(attribute, *value)).collect();
+            mismatch(attribute, value_name(attribute, asked), offered.join(" or "))
+        }
     }
 }
 
@@ -223,7 +228,7 @@ fn side_caps(attribute: &'static str, asked: u64, caps: u64, side: u64) -> Check
         return Ok(offered);
     }
     // Programs copy the endpoint's capabilities here, those of the other side too.
-    subset(attribute, asked, caps)?;
+    subset(attribute, asked, caps, CAPS)?;
     Ok((with_directions(asked, caps) | (offered & FREE_CAPS)) & side)
 }
 
@@ -250,12 +255,12 @@ pub(super) fn negotiate(kind: u32, version: u32, request: &Request) -> Checked<O
     let (endpoint, domain) = (&request.endpoint, &request.domain);
 
     if endpoint.kind != FI_EP_UNSPEC && endpoint.kind != kind {
-        return mismatch("ep_attr->type", endpoint.kind, kind_name(kind));
+        return mismatch("ep_attr->type", kind_name(endpoint.kind), KINDS.map(kind_name).join(" or "));
     }
     one_of("ep_attr->protocol", endpoint.protocol, &[PROTOCOL], PROTOCOL)?;
     one_of("ep_attr->protocol_version", endpoint.protocol_version, &[PROTOCOL_VERSION], PROTOCOL_VERSION)?;
 
-    subset("caps", request.caps, all)?;
+    subset("caps", request.caps, all, CAPS)?;
     let caps = match request.caps {
         0 => all & !(ASKED_CAPS | old_bit(version)),
         asked => with_directions(asked, all) | (all & FREE_CAPS),
@@ -264,15 +269,15 @@ pub(super) fn negotiate(kind: u32, version: u32, request: &Request) -> Checked<O
     let receive_caps = side_caps("rx_attr->caps", receive.caps, caps, RECEIVE_CAPS)?;
 
     let flags = if datagram { DATAGRAM_TRANSMIT_FLAGS } else { RELIABLE_TRANSMIT_FLAGS };
-    subset("tx_attr->op_flags", transmit.op_flags, flags)?;
-    subset("rx_attr->op_flags", receive.op_flags, RECEIVE_FLAGS)?;
+    subset("tx_attr->op_flags", transmit.op_flags, flags, FLAGS)?;
+    subset("rx_attr->op_flags", receive.op_flags, RECEIVE_FLAGS, FLAGS)?;
 
     let orders = if datagram { 0 } else { RELIABLE_ORDERS };
-    subset("tx_attr->msg_order", transmit.msg_order, orders)?;
-    subset("rx_attr->msg_order", receive.msg_order, orders)?;
+    subset("tx_attr->msg_order", transmit.msg_order, orders, ORDERS)?;
+    subset("rx_attr->msg_order", receive.msg_order, orders, ORDERS)?;
     // Completions come when their operations end, which no order ties to that of their start.
-    subset("tx_attr->comp_order", transmit.comp_order, FI_ORDER_NONE)?;
-    subset("rx_attr->comp_order", receive.comp_order, FI_ORDER_NONE)?;
+    subset("tx_attr->comp_order", transmit.comp_order, FI_ORDER_NONE, ORDERS)?;
+    subset("rx_attr->comp_order", receive.comp_order, FI_ORDER_NONE, ORDERS)?;
     let max_message = if datagram { DATAGRAM_MAX_BYTES } else { MESSAGE_MAX_BYTES as usize };
     at_most("ep_attr->max_msg_size", endpoint.max_msg_size, max_message)?;
     let mut message_order = transmit.msg_order | receive.msg_order | (FREE_ORDERS & orders);
@@ -356,8 +361,16 @@ pub(super) fn negotiate(kind: u32, version: u32, request: &Request) -> Checked<O
     one_of("domain_attr->resource_mgmt", domain.resource_mgmt, &[FI_RM_DISABLED, FI_RM_ENABLED], FI_RM_ENABLED)?;
     // Left open it stays so, which says that both are there.
     let av_type = one_of("domain_attr->av_type", domain.av_type, &[FI_AV_MAP, FI_AV_TABLE], FI_AV_UNSPEC)?;
-    subset("domain_attr->caps", domain.caps, DOMAIN_CAPS)?;
-    let classes = [FI_TC_BEST_EFFORT];
+    subset("domain_attr->caps", domain.caps, DOMAIN_CAPS, CAPS)?;
+    // The labels are preferences, and all traffic is served alike. Code points would have to be in the packets.
+    let classes = [
+        FI_TC_BEST_EFFORT,
+        FI_TC_LOW_LATENCY,
+        FI_TC_DEDICATED_ACCESS,
+        FI_TC_BULK_DATA,
+        FI_TC_SCAVENGER,
+        FI_TC_NETWORK_CTRL,
+    ];
     one_of("domain_attr->tclass", domain.tclass, &classes, FI_TC_UNSPEC)?;
     let tclass = one_of("tx_attr->tclass", transmit.tclass, &classes, domain.tclass)?;
     let mr_mode = mr_mode(domain.mr_mode, version, caps & FI_HMEM != 0)?;

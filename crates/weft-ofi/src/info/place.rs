@@ -76,15 +76,20 @@ impl Ends<'_> {
             }
         }
         if places.is_empty() {
-            let asked: Vec<_> = sources.iter().map(address::to_text).collect();
+            let (attribute, asked) =
+                if sources.is_empty() { ("dest_addr", &destinations) } else { ("src_addr", &sources) };
+            let asked: Vec<_> = asked.iter().map(address::to_text).collect();
             let offered: Vec<_> = interfaces.iter().map(|each| format!("{} ({})", each.address, each.name)).collect();
+            let none = || "no interface that is up and of this family".to_owned();
             return Err(Nowhere::Mismatch(Mismatch {
-                attribute: if sources.is_empty() { "the destination's family" } else { "src_addr" },
-                asked: format!("{asked:?}"),
-                offered: format!("{offered:?}"),
+                attribute,
+                asked: if asked.is_empty() { "any".to_owned() } else { asked.join(" or ") },
+                offered: if offered.is_empty() { none() } else { offered.join(", ") },
             }));
         }
-        Ok(routed(places))
+        // Without a node the destination is this one, which every interface reaches.
+        let elsewhere = destinations.iter().any(|to| !to.socket.ip().is_unspecified());
+        Ok(if elsewhere { routed(places) } else { places })
     }
 
     fn wants_ip6(&self) -> Option<bool> {

@@ -22,7 +22,6 @@ pub(super) struct Request {
     pub(super) transmit: fi_tx_attr,
     pub(super) receive: fi_rx_attr,
     pub(super) endpoint: EndpointRequest,
-    /// `None` where the program does not say which registration modes it can cope with: then none is needed.
     pub(super) domain: DomainRequest,
     pub(super) fabric_name: Option<String>,
     pub(super) provider_name: Option<String>,
@@ -121,7 +120,7 @@ impl Request {
             caps: info.caps,
             mode: info.mode,
             format: info.addr_format,
-            handle: info.handle.addr(),
+            handle: info.handle.expose_provenance(),
             ..Self::default()
         };
         // SAFETY: as the caller says.

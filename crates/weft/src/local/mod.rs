@@ -437,14 +437,15 @@ impl Local {
     }
 
     fn accept(&mut self, engine: &mut Engine<HostMemory>, channel: Channel, hello: &Hello) {
+        let source = Address::from_bytes(&hello.source);
+        let source_id = engine.addresses().source_of(source);
         let endpoint = engine.endpoint_by_number(hello.target_endpoint);
-        let Some(endpoint) = endpoint.filter(|_| hello.session == self.session) else {
+        let endpoint = endpoint.filter(|endpoint| hello.session == self.session && engine.admits(*endpoint, source_id));
+        let Some(endpoint) = endpoint else {
             channel.shared_word(WORD_STATE).store(NO_ENDPOINT, Ordering::SeqCst);
             self.node.close(channel.id());
             return;
         };
-        let source = Address::from_bytes(&hello.source);
-        let source_id = engine.addresses().source_of(source);
         let arrival = Arrival {
             endpoint,
             source,
@@ -543,15 +544,35 @@ impl Local {
                 self.end_route(engine, index, Failure::Closed);
             }
         }
+        self.dismiss(engine, |arrival| arrival.endpoint == endpoint);
+        for ways in &mut self.ways {
+            ways.retain(|(from, _)| *from != endpoint);
+        }
+    }
+
+    /// An endpoint is there for one peer only: all others leave.
+    pub(crate) fn restrict_endpoint(&mut self, engine: &mut Engine<HostMemory>, endpoint: EndpointId) {
+        let strangers: Vec<_> = self
+            .visitors
+            .iter()
+            .flatten()
+            .map(|visitor| visitor.arrival)
+            .filter(|arrival| arrival.endpoint == endpoint && !engine.admits(endpoint, arrival.source_id))
+            .collect();
+        for stranger in strangers {
+            self.dismiss(engine, |arrival| arrival.endpoint == endpoint && arrival.source_id == stranger.source_id);
+        }
+        self.changed = true;
+    }
+
+    /// Ends channels of peers, who are told that there is no such endpoint.
+    fn dismiss(&mut self, engine: &mut Engine<HostMemory>, whom: impl Fn(&Arrival) -> bool) {
         for index in 0..self.visitors.len() {
             let Some(Some(visitor)) = self.visitors.get(index) else { continue };
-            if visitor.arrival.endpoint == endpoint {
+            if whom(&visitor.arrival) {
                 visitor.channel.shared_word(WORD_STATE).store(NO_ENDPOINT, Ordering::SeqCst);
                 self.end_visitor(engine, index);
             }
-        }
-        for ways in &mut self.ways {
-            ways.retain(|(from, _)| *from != endpoint);
         }
     }
 

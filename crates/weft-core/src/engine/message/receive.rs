@@ -17,6 +17,7 @@ impl<M: Memory> Engine<M> {
             self.kept_counters.insert(counter);
         }
         let result = match receive.multi {
+            _ if receive.announce => self.post_announced(receive, source),
             Some(least) => self.post_multi(now, receive, source, least),
             None => self.post_single(now, receive, source),
         };
@@ -36,7 +37,8 @@ impl<M: Memory> Engine<M> {
     #[inline]
     pub(super) fn source_wanted(&self, receive: &Receive) -> Result<Option<SourceId>, PostError> {
         let endpoint = self.endpoint(receive.endpoint).ok_or(PostError::NoSuchEndpoint)?;
-        if receive.tagged && endpoint.kind == EndpointKind::Datagram {
+        let datagrams = endpoint.kind == EndpointKind::Datagram;
+        if receive.tagged && datagrams || endpoint.receives_at.is_some() {
             return Err(PostError::NotSupported);
         }
         match receive.source {
@@ -76,12 +78,12 @@ impl<M: Memory> Engine<M> {
         least: u64,
     ) -> Result<(), PostError> {
         let shared = Shared { receive: *receive, used: 0, pending: 0, retired: false };
-        if self.find_unexpected(receive, source).is_none() {
+        let Some(first) = self.find_unexpected(receive, source) else {
             let index = self.shared.insert(shared);
             return self.enlist(receive, source, Some(index));
-        }
+        };
         // A place for the return of the buffer, should a message that it must not pass over have to wait.
-        let queue = self.endpoint(receive.endpoint).and_then(|endpoint| endpoint.bindings.receive_queue);
+        let queue = self.queue_of_unexpected(receive, first);
         if !self.reserve(queue) {
             return Err(PostError::CompletionQueueFull);
         }
@@ -162,6 +164,13 @@ impl<M: Memory> Engine<M> {
         unexpected.get(id).map(|message| u64::from(message.envelope.length))
     }
 
+    /// Where a waiting message is reported.
+    pub(super) fn queue_of_unexpected(&mut self, receive: &Receive, id: UnexpectedId) -> Option<crate::event::QueueId> {
+        let (_, unexpected) = self.lists_of(receive.endpoint, receive.tagged)?;
+        let endpoint = unexpected.get(id)?.envelope.endpoint;
+        self.endpoint(endpoint)?.bindings.receive_queue
+    }
+
     /// Gives a waiting message to a receive.
     pub(super) fn take_unexpected(
         &mut self,
@@ -170,8 +179,7 @@ impl<M: Memory> Engine<M> {
         id: UnexpectedId,
         landing: Landing,
     ) -> Result<(), PostError> {
-        let endpoint = self.endpoint(receive.endpoint).ok_or(PostError::NoSuchEndpoint)?;
-        let queue = endpoint.bindings.receive_queue;
+        let queue = self.queue_of_unexpected(receive, id);
         if !self.entries.has_room(2) {
             return Err(PostError::QueueFull);
         }
@@ -291,31 +299,12 @@ impl<M: Memory> Engine<M> {
         }
     }
 
-    /// Everything of an endpoint that receives ends.
+    /// Everything of an endpoint that receives ends, and everything of others that is received by its receives.
     pub(in crate::engine) fn close_receives(&mut self, now: Time, id: EndpointId) {
-        // Those whose message is being fetched hold places in the queue: they end while it is known which queue that is.
-        let fetching = self
-            .entries
-            .handles()
-            .filter(|(_, entry)| entry.command.operation == Operation::Pull && entry.command.endpoint == id);
-        let fetching: Vec<u16> = fetching.map(|(handle, _)| handle).collect();
-        for handle in fetching {
-            self.finish(now, handle, Err(Failure::Closed));
-        }
-        let arriving: Vec<TransactionId> =
-            self.messages.iter().filter(|(_, message)| message.envelope.endpoint == id).map(|(id, _)| *id).collect();
-        for transaction in arriving {
-            self.abort_message(transaction, Failure::Closed);
-        }
-        let fetching = |entry: &crate::reliable::entry::Entry| {
-            entry.command.operation == Operation::Pull && entry.command.endpoint == id
-        };
-        let pulls: Vec<u16> =
-            self.entries.handles().filter(|(_, entry)| fetching(entry)).map(|(handle, _)| handle).collect();
-        for handle in pulls {
-            self.finish(now, handle, Err(Failure::Closed));
-        }
-        self.close_arrivals(id);
+        let sharers: Vec<EndpointId> = self.sharers_of(id).collect();
+        self.end_messages(now, id, Failure::Closed, &|envelope| {
+            envelope.endpoint == id || sharers.contains(&envelope.endpoint)
+        });
         for tagged in [false, true] {
             loop {
                 let Some(endpoint) = self.endpoint_mut(id) else { return };
@@ -328,14 +317,61 @@ impl<M: Memory> Engine<M> {
                     self.release_local(posted.receive.local);
                 }
             }
-            loop {
-                let Some(endpoint) = self.endpoint_mut(id) else { return };
-                let (_, unexpected) = lists(endpoint, tagged);
-                let Some(message) = unexpected.find(|_| true).and_then(|first| unexpected.remove(first)) else { break };
-                self.drop_message(now, message);
+        }
+        // From now on they have receives of their own.
+        for sharer in sharers {
+            if let Some(sharer) = self.endpoint_mut(sharer) {
+                sharer.receives_at = None;
             }
         }
-        self.close_claims(now, |envelope| envelope.endpoint == id);
+    }
+
+    /// Messages for an endpoint, or for those that share its receives, end: matched, arriving, waiting and claimed ones.
+    pub(in crate::engine) fn end_messages(
+        &mut self,
+        now: Time,
+        endpoint: EndpointId,
+        failure: Failure,
+        ends: &impl Fn(&Envelope) -> bool,
+    ) {
+        // Those whose message is being fetched hold places in the queue: they end while it is known which queue that is.
+        self.end_pulls(now, failure, ends);
+        // Writes need no receive: those to another endpoint go on.
+        let is_ending = |message: &Message| {
+            let write = matches!(message.place, Place::Write { .. });
+            ends(&message.envelope) && (message.envelope.endpoint == endpoint || !write)
+        };
+        let arriving = self.messages.iter().filter(|(_, message)| is_ending(message));
+        let arriving: Vec<TransactionId> = arriving.map(|(id, _)| *id).collect();
+        for transaction in arriving {
+            self.abort_message(transaction, failure);
+        }
+        self.end_pulls(now, failure, ends);
+        self.close_arrivals(failure, ends);
+        for tagged in [false, true] {
+            let Some((_, unexpected)) = self.lists_of(endpoint, tagged) else { return };
+            let ending = unexpected.iter().filter(|(_, message)| ends(&message.envelope));
+            let ending: Vec<UnexpectedId> = ending.map(|(id, _)| id).collect();
+            for id in ending {
+                let Some((_, unexpected)) = self.lists_of(endpoint, tagged) else { return };
+                if let Some(message) = unexpected.remove(id) {
+                    self.drop_message(now, message);
+                }
+            }
+        }
+        self.close_claims(now, ends);
+    }
+
+    fn end_pulls(&mut self, now: Time, failure: Failure, ends: &impl Fn(&Envelope) -> bool) {
+        let is_ending = |entry: &crate::reliable::entry::Entry| {
+            entry.command.operation == Operation::Pull
+                && self.pulls.get(entry.purpose).is_some_and(|pull| ends(&pull.envelope))
+        };
+        let pulls: Vec<u16> =
+            self.entries.handles().filter(|(_, entry)| is_ending(entry)).map(|(handle, _)| handle).collect();
+        for handle in pulls {
+            self.finish(now, handle, Err(failure));
+        }
     }
 
     pub(super) fn release_local(&mut self, local: LocalKey) {

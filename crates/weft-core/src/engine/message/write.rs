@@ -171,14 +171,13 @@ impl<M: Memory> Engine<M> {
     /// A datagram of an unreliable endpoint: delivered to a posted receive, or dropped (P-5.4).
     pub(in crate::engine) fn handle_unreliable(&mut self, arrived: &Arrived, decoded: &Decoded, payload: &[u8]) {
         let command = &decoded.command;
-        let endpoint = self.endpoint_of.get(&(command.queue() as u32)).copied();
-        let usable = endpoint.and_then(|id| self.endpoint(id)).is_some_and(|e| e.kind == EndpointKind::Datagram);
+        let source = Address { socket: arrived.from, endpoint: command.source() as u32 };
+        let endpoint = self.endpoint_for(command.queue() as u32, EndpointKind::Datagram, source);
         let whole = command.length() == payload.len() as u64 && command.offset() == 0;
-        let Some(endpoint) = endpoint.filter(|_| usable && whole) else {
+        let Some(endpoint) = endpoint.filter(|_| whole) else {
             self.statistics.dropped_datagrams += 1;
             return;
         };
-        let source = Address { socket: arrived.from, endpoint: command.source() as u32 };
         let envelope = Envelope {
             endpoint,
             source,
@@ -202,6 +201,11 @@ impl<M: Memory> Engine<M> {
                 self.complete_receive(envelope, &landing, written.map_err(|_| Failure::LocalFault));
             }
             Matched::Truncated(landing) => self.complete_receive(envelope, &landing, Err(Failure::Truncated)),
+            Matched::Announce(posted) => {
+                let kept = self.keep_whole(envelope, &payload);
+                self.statistics.dropped_datagrams += u64::from(kept.is_none());
+                self.announce(envelope, posted, kept);
+            }
             Matched::NotReady | Matched::Nothing => self.statistics.dropped_datagrams += 1,
         }
     }
