@@ -326,10 +326,40 @@ static unsigned progress(void)
     return (unsigned)got;
 }
 
+/* What is still awaited, for whoever looks into a run that stands still. */
+static void tell_what_is_awaited(void)
+{
+    static const char *const names[] = { "free", "send", "write", "read", "atomic", "swap", "nothing" };
+    for (int i = 0; i < SLOTS; i++)
+        if (slots[i].kind != FREE)
+            printf("process %d: a %s to %d is under way\n", self, names[slots[i].kind], slots[i].to);
+    for (int from = 0; from < processes; from++)
+        for (int class = 0; class <= CLASSES; class++)
+            if (arrivals[from][class].all != board->sent[from][self][class])
+                printf("process %d: message %lu of class %d from %d is awaited, %lu were begun\n", self, (unsigned long)arrivals[from][class].all, class, from,
+                       (unsigned long)board->sent[from][self][class]);
+    if (cancel_under_way)
+        printf("process %d: a cancelled receive is awaited\n", self);
+}
+
 static void pause_while_nothing(void)
 {
-    if (!progress())
-        sched_yield();
+    static double since;
+    static unsigned rounds;
+    if (progress()) {
+        since = 0;
+        return;
+    }
+    sched_yield();
+    if (++rounds % 4096)
+        return;
+    double now = seconds();
+    if (since == 0)
+        since = now;
+    if (now - since > HANG_GUARD_S) {
+        tell_what_is_awaited();
+        REQUIRE(false, "nothing comes any more");
+    }
 }
 
 /* ---- operations ---- */
