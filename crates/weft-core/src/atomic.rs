@@ -10,6 +10,7 @@ mod tests;
 
 pub use arithmetic::apply;
 
+use crate::limits::ATOMIC_MAX_BYTES;
 use crate::memory::Fault;
 
 /// Bytes of the longest element that we update: what [`apply`] writes is never longer.
@@ -167,6 +168,19 @@ impl AtomicOperation {
         }
     }
 
+    /// How many elements one call can have at most; 0: this node does not do it on the datatype, or it is not of the class.
+    #[must_use]
+    pub const fn count_max(self, datatype: Datatype, class: AtomicClass) -> u16 {
+        if !self.is_of(class) || !self.is_done_on(datatype) {
+            return 0;
+        }
+        let bytes = match class {
+            AtomicClass::Compare => 2 * datatype.bytes(),
+            AtomicClass::Plain | AtomicClass::Fetch => datatype.bytes(),
+        };
+        (ATOMIC_MAX_BYTES as usize / bytes) as u16
+    }
+
     /// Whether it exists for the datatype (P-4.7), and this node does it: nothing is done on x87 numbers.
     #[must_use]
     pub const fn is_done_on(self, datatype: Datatype) -> bool {
@@ -267,10 +281,16 @@ impl Datatype {
         }
     }
 
-    /// What an element's address must be a multiple of.
+    /// What an element's address must be a multiple of. Of complex numbers it is what their parts need, as compilers place
+    /// them.
     #[must_use]
     pub const fn alignment(self) -> usize {
-        if self.bytes() < 16 { self.bytes() } else { 16 }
+        match self {
+            Datatype::Complex32 => 4,
+            Datatype::Complex64 => 8,
+            Datatype::ComplexExtended => 16,
+            _ => self.bytes(),
+        }
     }
 
     /// What sort of number it is.

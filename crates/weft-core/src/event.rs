@@ -20,8 +20,10 @@ pub struct CounterId(pub u32);
 /// What a completion is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CompletionKind {
-    /// A send of any kind.
+    /// A message without tag, or a datagram, was sent.
     Send,
+    /// A message with tag was sent.
+    TaggedSend,
     /// A message without tag arrived.
     Receive,
     /// A message with tag arrived.
@@ -30,8 +32,10 @@ pub enum CompletionKind {
     Write,
     /// A remote read of ours.
     Read,
-    /// A remote atomic of ours.
+    /// A remote atomic of ours without result.
     Atomic,
+    /// A remote atomic of ours that gave the values from before, comparing or not.
+    FetchAtomic,
     /// A peer wrote, with immediate data.
     RemoteWrite,
     /// A multi-receive buffer is given back without another message: the next one did not fit.
@@ -91,6 +95,31 @@ impl fmt::Display for Failure {
 
 impl core::error::Error for Failure {}
 
+/// Bits that qualify a completion.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct CompletionFlags(pub u8);
+
+impl CompletionFlags {
+    /// Nothing special.
+    pub const NONE: CompletionFlags = CompletionFlags(0);
+    /// The context is that of a multi-receive buffer.
+    pub const MULTI: CompletionFlags = CompletionFlags(1);
+    /// This completion gives the multi-receive buffer back.
+    pub const RELEASED: CompletionFlags = CompletionFlags(2);
+
+    /// Of a multi-receive buffer, given back or not.
+    #[must_use]
+    pub const fn of_multi(released: bool) -> CompletionFlags {
+        CompletionFlags(if released { 3 } else { 1 })
+    }
+
+    /// Whether all bits of `other` are set.
+    #[must_use]
+    pub const fn contains(self, other: CompletionFlags) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
 /// One thing that ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
@@ -98,17 +127,19 @@ pub struct Completion {
     pub context: u64,
     /// What it is about.
     pub kind: CompletionKind,
+    /// What is special.
+    pub flags: CompletionFlags,
     /// How it ended.
     pub result: Result<(), Failure>,
     /// Bytes received or moved. Of a truncated message: its full length.
     pub length: u64,
-    /// The message's tag.
+    /// The message's tag; of a receive that got none, the tag that it waited for.
     pub tag: u64,
     /// Immediate data.
     pub immediate: Option<u64>,
     /// Of messages: who sent it.
     pub source: Option<Address>,
-    /// Its name in the address vector, if it has one.
+    /// Its name in the address vector, if it has one; of a receive that got none, whom it waited for.
     pub peer: Option<PeerId>,
     /// The buffer that the operation used, [`LocalKey::NONE`] when it stays in use (multi-receive).
     pub local: LocalKey,

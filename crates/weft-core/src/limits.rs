@@ -51,6 +51,10 @@ pub const RNR_WAIT_MAX_US: u64 = 100_000;
 pub const REPLAY_RESULTS_MAX: usize = 128;
 /// Peers' endpoints that a node's user can name.
 pub const ADDRESSES_MAX: usize = 1 << 24;
+/// Numbers of endpoints that are kept in one row.
+pub const NUMBER_ROW_MAX: u32 = 1 << 16;
+/// Rows of numbers that are kept at a time.
+pub const NUMBER_ROWS_MAX: usize = 1 << 10;
 /// Entries of one matching structure: a place has a 32-bit number, of which the last is no place.
 pub const MATCH_ENTRIES_MAX: usize = u32::MAX as usize;
 /// Kinds of receive (anyone or one source, and the bits ignored) that posted receives are hashed by at the same time,

@@ -4,7 +4,8 @@
 //! loop around [`weft_core::atomic::apply`] otherwise. They are atomic to everything else that uses atomic instructions
 //! on the same memory, other processes included. Elements of 16 bytes are too where the processor has an instruction
 //! for them ([`wide_is_lock_free`]). Elsewhere they are updated under one lock of the process: they are atomic to each
-//! other, but who reads such an element without an atomic operation may see one half new and the other old.
+//! other, but who reads such an element without an atomic operation may see one half new and the other old. So are complex
+//! numbers of which only the parts are aligned.
 
 use std::sync::atomic::{
     AtomicI8, AtomicI16, AtomicI32, AtomicI64, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering,
@@ -14,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 use weft_core::atomic::{AtomicClass, AtomicOperation, Datatype, Kind, apply};
 use weft_core::memory::Fault;
 
-/// Where 16-byte elements wait for each other.
+/// Where elements that no instruction updates wait for each other.
 static WIDE: Mutex<()> = Mutex::new(());
 
 /// The bytes of a call: packed little-endian elements.
@@ -53,6 +54,13 @@ pub(crate) unsafe fn update(
     }
     // SAFETY: the caller vouches for the memory, and alignment and lengths were checked above.
     unsafe {
+        if !pointer.addr().is_multiple_of(datatype.bytes()) {
+            return match datatype {
+                Datatype::Complex32 => each(pointer, length, operation, datatype, values, update_8_in_halves),
+                Datatype::Complex64 => each(pointer, length, operation, datatype, values, update_16_in_halves),
+                _ => Err(Fault::Misaligned),
+            };
+        }
         match datatype.bytes() {
             1 => each(pointer, length, operation, datatype, values, update_1),
             2 => each(pointer, length, operation, datatype, values, update_2),
@@ -173,30 +181,59 @@ unsafe fn update_16(
         // SAFETY: the processor has the instruction; the caller vouches for alignment and access.
         return unsafe { update_16_at_once(pointer, operation, datatype, operand, compare) };
     }
-    // SAFETY: the caller vouches for alignment and access to both halves.
-    let halves = unsafe { [AtomicU64::from_ptr(pointer.cast()), AtomicU64::from_ptr(pointer.add(8).cast())] };
-    let _guard = WIDE.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut old = [0; 16];
-    for (bytes, half) in old.chunks_exact_mut(8).zip(halves) {
-        bytes.copy_from_slice(&half.load(Ordering::Acquire).to_ne_bytes());
-    }
-    if cfg!(target_endian = "big") {
-        to_memory_order(&mut old, datatype);
-    }
-    let mut new = [0; 16];
-    apply(operation, datatype, &old, &operand, &compare, &mut new)?;
-    if cfg!(target_endian = "big") {
-        to_memory_order(&mut new, datatype);
-    }
-    let (words, _) = new.as_chunks::<8>();
-    for (bytes, half) in words.iter().zip(halves) {
-        half.store(u64::from_ne_bytes(*bytes), Ordering::Release);
-    }
-    Ok(old)
+    // SAFETY: as the caller promised; the halves have half the alignment.
+    unsafe { update_16_in_halves(pointer, operation, datatype, operand, compare) }
+}
+
+macro_rules! in_halves {
+    ($($name:ident $bytes:literal $half_bytes:literal $half:ident $atomic:ident;)*) => {$(
+        /// Under the lock of the process.
+        ///
+        /// # Safety
+        /// As [`update_16`], but only the halves of the element need be aligned.
+        unsafe fn $name(
+            pointer: *mut u8,
+            operation: AtomicOperation,
+            datatype: Datatype,
+            operand: [u8; $bytes],
+            compare: [u8; $bytes],
+        ) -> Result<[u8; $bytes], Fault> {
+            // SAFETY: the caller vouches for alignment and access to both halves.
+            let halves =
+                unsafe { [$atomic::from_ptr(pointer.cast()), $atomic::from_ptr(pointer.add($half_bytes).cast())] };
+            let _guard = WIDE.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut old = [0; $bytes];
+            for (bytes, half) in old.chunks_exact_mut($half_bytes).zip(halves) {
+                bytes.copy_from_slice(&half.load(Ordering::Acquire).to_ne_bytes());
+            }
+            if cfg!(target_endian = "big") {
+                to_memory_order(&mut old, datatype);
+            }
+            let mut new = [0; $bytes];
+            apply(operation, datatype, &old, &operand, &compare, &mut new)?;
+            if cfg!(target_endian = "big") {
+                to_memory_order(&mut new, datatype);
+            }
+            let (words, _) = new.as_chunks::<$half_bytes>();
+            for (bytes, half) in words.iter().zip(halves) {
+                half.store($half::from_ne_bytes(*bytes), Ordering::Release);
+            }
+            Ok(old)
+        }
+    )*};
+}
+in_halves! {
+    update_8_in_halves 8 4 u32 AtomicU32;
+    update_16_in_halves 16 8 u64 AtomicU64;
+}
+
+/// Whether such elements at such an address are updated by one instruction each, and so atomically to other processes.
+pub(crate) fn is_lock_free(pointer: *const u8, datatype: Datatype) -> bool {
+    pointer.addr().is_multiple_of(datatype.bytes()) && (datatype.bytes() <= 8 || wide_is_lock_free())
 }
 
 /// Whether elements of 16 bytes are updated by one instruction, and so atomically to other processes too.
-pub(crate) fn wide_is_lock_free() -> bool {
+fn wide_is_lock_free() -> bool {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
         is_x86_feature_detected!("cmpxchg16b")
@@ -257,7 +294,7 @@ unsafe fn compare_exchange_16(pointer: *mut u8, old: u128, new: u128) -> u128 {
 }
 
 /// Between little-endian elements and a big-endian memory: reverses each number.
-fn to_memory_order(element: &mut [u8; 16], datatype: Datatype) {
-    let number = if datatype.kind() == Kind::Complex { 8 } else { 16 };
+fn to_memory_order(element: &mut [u8], datatype: Datatype) {
+    let number = if datatype.kind() == Kind::Complex { element.len() / 2 } else { element.len() };
     element.chunks_exact_mut(number).for_each(<[u8]>::reverse);
 }

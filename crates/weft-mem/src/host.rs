@@ -162,7 +162,27 @@ impl HostMemory {
         addressing: Addressing,
     ) -> Result<Region, RegisterError> {
         self.uses_devices |= !memory.place().is_host();
-        self.keys.insert(memory.clone(), access, addressing)
+        self.keys.insert(memory.clone(), access, addressing, None)
+    }
+
+    /// As [`HostMemory::register`], under a key that the caller chooses: any that no other registration has. Who can guess
+    /// it reaches the memory, and it means whatever was registered under it last.
+    pub fn register_as(
+        &mut self,
+        key: u64,
+        memory: &MemoryRegion,
+        access: Access,
+        addressing: Addressing,
+    ) -> Result<Region, RegisterError> {
+        self.uses_devices |= !memory.place().is_host();
+        self.keys.insert(memory.clone(), access, addressing, Some(key))
+    }
+
+    /// Ends this registration as [`HostMemory::deregister`] does, but never another one that has got its key since a peer
+    /// made it invalid.
+    pub fn end(&mut self, region: &Region) -> Result<(), Fault> {
+        self.keys.at(region.slot, region.generation)?;
+        self.deregister(region.key)
     }
 
     /// Ends a registration. No peer reaches the memory by this key once this returns; other registrations of the same

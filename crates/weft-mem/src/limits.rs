@@ -11,6 +11,9 @@ pub const REGION_SLOT_BITS: u32 = 18;
 pub const REGIONS_MAX: usize = 1 << REGION_SLOT_BITS;
 /// Bits of a region's key that count how often its slot was used.
 pub const REGION_GENERATION_BITS: u32 = 6;
+/// Times that a key is drawn again because it is in use already. Even if all keys were chosen ones, the second draw would
+/// fail with a chance of 2⁻²² only.
+pub const KEY_DRAWS_MAX: usize = 16;
 /// Bytes that can be sent from a copy.
 pub const INJECT_MAX_BYTES: usize = 4096;
 /// Buffers for copies that are kept for the next one.

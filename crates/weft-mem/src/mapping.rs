@@ -156,8 +156,8 @@ impl Mapping {
     }
 
     /// Updates elements as [`Memory::atomic`](weft_core::memory::Memory::atomic) does, atomically to the owner of the
-    /// region and to all who have it mapped. [`Fault::NotSupported`] where the processor has no instruction for that:
-    /// then the owner has to do it.
+    /// region and to all who have it mapped. [`Fault::NotSupported`] where the processor has no instruction for that,
+    /// or not at this address: then the owner has to do it.
     pub fn atomic(
         &self,
         offset: u64,
@@ -172,7 +172,8 @@ impl Mapping {
         if bytes == 0 {
             return Err(Fault::OutOfBounds);
         }
-        if datatype.bytes() > 8 && !atomic::wide_is_lock_free() {
+        let aligned = pointer.addr().is_multiple_of(datatype.alignment());
+        if aligned && !atomic::is_lock_free(pointer, datatype) {
             return Err(Fault::NotSupported);
         }
         // SAFETY: `range_mut` checked that the bytes are inside the mapping, which is writable and never seen through

@@ -28,7 +28,8 @@ pub struct MemoryRegion {
 }
 
 struct Inner {
-    pointer: NonNull<u8>,
+    /// Null only of what has no bytes, or need not be mapped.
+    pointer: *mut u8,
     length: usize,
     writable: bool,
     /// Where the memory is; the pointer means something only there.
@@ -61,22 +62,22 @@ unsafe impl Sync for Inner {}
 impl Drop for Inner {
     fn drop(&mut self) {
         // SAFETY: whoever started a copy held the region until it was done.
-        unsafe { self.known.forget(self.pointer.as_ptr()) };
+        unsafe { self.known.forget(self.pointer) };
         if let Backing::Pages(layout) = self.backing {
             // SAFETY: `alloc_zeroed` allocated `pointer` with this layout; the last handle is gone.
-            unsafe { std::alloc::dealloc(self.pointer.as_ptr(), layout) }
+            unsafe { std::alloc::dealloc(self.pointer, layout) }
         }
         if matches!(self.backing, Backing::Device)
             && let Ok(operations) = staging::operations(self.place)
         {
             // SAFETY: `allocate` gave it; the last handle is gone. A device that fails here keeps its memory.
-            let _ = unsafe { operations.free(self.place.device, self.pointer.as_ptr() as u64) };
+            let _ = unsafe { operations.free(self.place.device, self.pointer as u64) };
         }
     }
 }
 
 impl MemoryRegion {
-    fn new(pointer: NonNull<u8>, length: usize, writable: bool, backing: Backing) -> MemoryRegion {
+    fn new(pointer: *mut u8, length: usize, writable: bool, backing: Backing) -> MemoryRegion {
         MemoryRegion {
             inner: Arc::new(Inner { pointer, length, writable, place: Place::HOST, backing, known: Known::new() }),
         }
@@ -86,25 +87,24 @@ impl MemoryRegion {
     #[must_use]
     pub fn alloc_zeroed(length: usize) -> Option<MemoryRegion> {
         if length == 0 {
-            return Some(MemoryRegion::new(NonNull::dangling(), 0, true, Backing::Raw));
+            return Some(MemoryRegion::new(std::ptr::dangling_mut(), 0, true, Backing::Raw));
         }
         // Whole pages, so that devices can be told of them.
         let layout = Layout::from_size_align(length.checked_next_multiple_of(PAGE_BYTES)?, PAGE_BYTES).ok()?;
         // SAFETY: the layout has bytes, as was checked above.
         let pointer = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })?;
-        Some(MemoryRegion::new(pointer, length, true, Backing::Pages(layout)))
+        Some(MemoryRegion::new(pointer.as_ptr(), length, true, Backing::Pages(layout)))
     }
 
     /// The bytes of a vector, in place. They need not be aligned for atomics.
     #[must_use]
     pub fn from_vec(mut bytes: Vec<u8>) -> MemoryRegion {
-        let pointer = NonNull::new(bytes.as_mut_ptr()).unwrap_or(NonNull::dangling());
-        MemoryRegion::new(pointer, bytes.len(), true, Backing::Vec(bytes))
+        MemoryRegion::new(bytes.as_mut_ptr(), bytes.len(), true, Backing::Vec(bytes))
     }
 
     /// Memory of which `length` bytes are the region's.
     pub(crate) fn from_shared(memory: SharedMemory, length: usize) -> MemoryRegion {
-        MemoryRegion::new(memory.pointer(), length, true, Backing::Shared(memory))
+        MemoryRegion::new(memory.pointer().as_ptr(), length, true, Backing::Shared(memory))
     }
 
     /// What it is made of, if it can be shared.
@@ -127,7 +127,7 @@ impl MemoryRegion {
     /// reading and writing, and no reference of Rust to them may be in use while a peer or a handle writes.
     #[must_use]
     pub unsafe fn from_raw(pointer: *mut u8, length: usize) -> MemoryRegion {
-        MemoryRegion::new(NonNull::new(pointer).unwrap_or(NonNull::dangling()), length, true, Backing::Raw)
+        MemoryRegion::new(pointer, length, true, Backing::Raw)
     }
 
     /// Memory of the caller that is only ever read: it cannot be registered for writing.
@@ -136,7 +136,7 @@ impl MemoryRegion {
     /// As [`MemoryRegion::from_raw`], but the memory need not be writable.
     #[must_use]
     pub unsafe fn from_raw_read_only(pointer: *const u8, length: usize) -> MemoryRegion {
-        MemoryRegion::new(NonNull::new(pointer.cast_mut()).unwrap_or(NonNull::dangling()), length, false, Backing::Raw)
+        MemoryRegion::new(pointer.cast_mut(), length, false, Backing::Raw)
     }
 
     /// Zeroed memory of a device; of the host if that is the place.
@@ -148,11 +148,11 @@ impl MemoryRegion {
         if place.device >= operations.devices() {
             return Err(DeviceError::BadAddress);
         }
-        let (pointer, backing, known) = (NonNull::dangling(), Backing::Raw, Known::new());
+        let (pointer, backing, known) = (std::ptr::dangling_mut(), Backing::Raw, Known::new());
         let mut inner = Inner { pointer, length, writable: true, place, backing, known };
         if length > 0 {
             let address = operations.allocate(place.device, length)?;
-            inner.pointer = NonNull::new(address as *mut u8).ok_or(DeviceError::OutOfMemory)?;
+            inner.pointer = NonNull::new(address as *mut u8).ok_or(DeviceError::OutOfMemory)?.as_ptr();
             inner.backing = Backing::Device;
         }
         Ok(MemoryRegion { inner: Arc::new(inner) })
@@ -178,7 +178,6 @@ impl MemoryRegion {
                 return Err(DeviceError::BadAddress);
             }
         }
-        let pointer = NonNull::new(pointer).unwrap_or(NonNull::dangling());
         let inner = Inner { pointer, length, writable, place, backing: Backing::Raw, known: Known::new() };
         Ok(MemoryRegion { inner: Arc::new(inner) })
     }
@@ -210,7 +209,7 @@ impl MemoryRegion {
         if self.inner.place.is_host() || self.inner.length == 0 {
             return None;
         }
-        staging::operations(self.inner.place).ok()?.classify(self.inner.pointer.as_ptr() as u64)
+        staging::operations(self.inner.place).ok()?.classify(self.inner.pointer as u64)
     }
 
     /// Bytes.
@@ -229,7 +228,7 @@ impl MemoryRegion {
     /// that means something to the device only.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
-        self.inner.pointer.as_ptr()
+        self.inner.pointer
     }
 
     /// The vector it was made of, when this is the last handle and no registration is left; otherwise the handle back.
@@ -287,7 +286,7 @@ impl MemoryRegion {
         };
         // SAFETY: all of these pages are the region's, and stay until its end, where they are forgotten first; where they
         // are replaced, that is done without devices that know them.
-        unsafe { self.inner.known.make(kind, self.inner.pointer.as_ptr(), pages) };
+        unsafe { self.inner.known.make(kind, self.inner.pointer, pages) };
     }
 
     /// Which devices know it.
@@ -306,7 +305,7 @@ impl MemoryRegion {
         if end > self.inner.length {
             return Err(Fault::OutOfBounds);
         }
-        Ok(self.inner.pointer.as_ptr().wrapping_add(offset))
+        Ok(self.inner.pointer.wrapping_add(offset))
     }
 
     fn range_mut(&self, offset: usize, length: usize) -> Result<*mut u8, Fault> {
@@ -383,7 +382,7 @@ impl WeakRegion {
 /// What peers call the first byte of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Addressing {
-    /// Its address in this process, as with verbs.
+    /// Its address in this process, as with verbs: 0 of memory without bytes that was given as a null pointer.
     Virtual,
     /// 0.
     Offset,
@@ -402,6 +401,9 @@ pub struct Region {
     pub length: u64,
     /// What peers may do.
     pub access: Access,
+    /// Which of all registrations it is: a chosen key can be chosen again.
+    pub(crate) slot: u32,
+    pub(crate) generation: u32,
 }
 
 /// Why memory was not registered.
@@ -411,6 +413,8 @@ pub enum RegisterError {
     Wraps,
     /// The caller: peers cannot be let write memory that is read only.
     ReadOnly,
+    /// The caller: the key that was chosen names another registration.
+    KeyInUse,
     /// A local resource: all keys are in use.
     TooMany,
     /// A local resource: the system gave no random numbers, and a key must not be guessed.
@@ -422,6 +426,7 @@ impl fmt::Display for RegisterError {
         f.write_str(match self {
             RegisterError::Wraps => "the region would wrap around the address space: choose a lower address",
             RegisterError::ReadOnly => "the memory is read only: register it for remote reading only",
+            RegisterError::KeyInUse => "the key is in use: choose another, or end its registration first",
             RegisterError::TooMany => "too many regions are registered: deregister some",
             RegisterError::NoRandomness => "the system has no random numbers to make a key from: try again later",
         })

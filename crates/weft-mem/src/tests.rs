@@ -212,8 +212,89 @@ fn peers_reach_what_was_registered_and_nothing_else() {
         area.write(0, &[0; 4096]).unwrap();
     }
     assert_eq!(memory.regions(), 3);
-    let wraps = memory.register(&area, Access::REMOTE, Addressing::At(u64::MAX - 4095));
+    let wraps = memory.register(&area, Access::REMOTE, Addressing::At(u64::MAX - 4094));
     assert_eq!(wraps, Err(RegisterError::Wraps));
+}
+
+#[test]
+fn regions_reach_up_to_the_last_address() {
+    let mut memory = HostMemory::new();
+    let area = pages(4096);
+    let base = u64::MAX - 4095;
+    let key = memory.register(&area, Access::REMOTE, Addressing::At(base)).unwrap().key;
+    let last = memory.remote(key, u64::MAX, 1, Access::REMOTE_WRITE).unwrap();
+    memory.write(last, &[9]).unwrap();
+    assert_eq!(area.load_u8(4095), Ok(9));
+    assert!(memory.remote(key, base, 4096, Access::REMOTE_READ).is_ok());
+    for (address, length) in [(u64::MAX, 2), (base, 4097), (0, 0), (0, 1), (base - 1, 1)] {
+        assert_eq!(memory.remote(key, address, length, Access::REMOTE_READ), Err(Fault::OutOfBounds), "{address:#x}");
+    }
+    // What has no bytes can be anywhere, and has no bytes.
+    for base in [0, 77, u64::MAX] {
+        let key = memory.register(&pages(0), Access::REMOTE, Addressing::At(base)).unwrap().key;
+        assert_eq!(memory.remote(key, base, 0, Access::REMOTE_WRITE).unwrap().length, 0);
+        assert_eq!(memory.remote(key, base, 1, Access::REMOTE_WRITE), Err(Fault::OutOfBounds));
+    }
+    // SAFETY: no bytes.
+    let nothing = unsafe { MemoryRegion::from_raw(std::ptr::null_mut(), 0) };
+    let region = memory.register(&nothing, Access::REMOTE, Addressing::Virtual).unwrap();
+    assert_eq!((region.address, region.length), (0, 0));
+    let granted = memory.remote(region.key, 0, 0, Access::REMOTE_READ).unwrap();
+    assert_eq!(memory.read(granted, &mut []), Ok(()));
+    assert_eq!(memory.crc32c(0, granted), Ok(0));
+    assert_eq!(memory.segment(granted).unwrap().len(), 0);
+    let granted = memory.remote(region.key, 0, 0, Access::REMOTE_WRITE).unwrap();
+    assert_eq!(memory.write(granted, &[]), Ok(()));
+}
+
+#[test]
+fn chosen_keys_live_beside_drawn_ones() {
+    let mut memory = HostMemory::new();
+    let (first, second) = (pages(64), pages(64));
+    let drawn: Vec<u64> =
+        (0..50).map(|_| memory.register(&first, Access::REMOTE, Addressing::Offset).unwrap().key).collect();
+    let chosen = [0, 1, 2, u64::MAX, 1 << 63, 0xdead_beef];
+    for (index, &key) in chosen.iter().enumerate() {
+        let base = Addressing::At(index as u64);
+        assert_eq!(memory.register_as(key, &second, Access::REMOTE, base).unwrap().key, key);
+    }
+    for &key in chosen.iter().chain(&drawn) {
+        assert_eq!(memory.register_as(key, &second, Access::REMOTE, Addressing::Offset), Err(RegisterError::KeyInUse));
+    }
+    assert_eq!(memory.regions(), 56, "nothing is left of those that were refused");
+    for (index, &key) in chosen.iter().enumerate() {
+        let granted = memory.remote(key, index as u64, 64, Access::REMOTE_WRITE).unwrap();
+        memory.write(granted, &[index as u8; 64]).unwrap();
+        assert_eq!(second.load_u8(63), Ok(index as u8));
+        assert!(memory.remote(key, index as u64, 65, Access::REMOTE_WRITE).is_err());
+    }
+    for &key in &drawn {
+        assert!(memory.remote(key, 0, 64, Access::REMOTE_READ).is_ok());
+    }
+    // One that is ended is unknown, and can be chosen again; a drawn one can be too once it is free.
+    let granted = memory.remote(2, 2, 64, Access::REMOTE_READ).unwrap();
+    for key in [2, drawn[7]] {
+        memory.deregister(key).unwrap();
+        assert_eq!(memory.remote(key, 2, 1, Access::REMOTE_READ), Err(Fault::UnknownKey));
+        assert_eq!(memory.deregister(key), Err(Fault::UnknownKey));
+        assert!(memory.register_as(key, &first, Access::REMOTE, Addressing::Offset).is_ok());
+        assert!(memory.remote(key, 0, 64, Access::REMOTE_READ).is_ok());
+    }
+    assert_eq!(memory.read(granted, &mut [0; 64]), Err(Fault::UnknownKey), "the key means another registration now");
+}
+
+#[test]
+fn an_old_registration_does_not_end_the_new_one_of_its_key() {
+    let mut memory = HostMemory::new();
+    let area = pages(64);
+    let access = Access::REMOTE | Access::REMOTE_INVALIDATE;
+    let old = memory.register_as(5, &area, access, Addressing::Offset).unwrap();
+    memory.invalidate(5).unwrap();
+    let new = memory.register_as(5, &area, access, Addressing::Offset).unwrap();
+    assert_eq!(memory.end(&old), Err(Fault::UnknownKey));
+    assert!(memory.remote(5, 0, 64, Access::REMOTE_READ).is_ok());
+    assert_eq!(memory.end(&new), Ok(()));
+    assert_eq!(memory.regions(), 0);
 }
 
 #[test]

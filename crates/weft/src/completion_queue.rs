@@ -8,7 +8,7 @@ use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use weft_core::address::{Address, PeerId};
-use weft_core::event::{CompletionKind, Failure, QueueId};
+use weft_core::event::{CompletionFlags, CompletionKind, Failure, QueueId};
 use weft_core::memory::{LocalKey, Memory as _};
 use weft_mem::Buffer;
 
@@ -167,18 +167,22 @@ pub struct Completion {
     pub result: Result<(), Failure>,
     /// Bytes received or moved. Of a truncated message: its full length.
     pub length: u64,
-    /// The message's tag.
+    /// The message's tag; of a receive that got none, the tag that it waited for.
     pub tag: u64,
     /// Immediate data.
     pub immediate: Option<u64>,
     /// Of messages: who sent it.
     pub source: Option<Address>,
-    /// Its name in the address vector, if it has one.
+    /// Its name in the address vector, if it has one; of a receive that got none, whom it waited for.
     pub peer: Option<PeerId>,
     /// The buffer that the operation was given. `None` while a multi-receive goes on with it, and for borrowed memory.
     pub buffer: Option<Buffer>,
     /// Of multi-receive: where in the buffer the message begins.
     pub offset: u64,
+    /// The context is that of a multi-receive.
+    pub multi: bool,
+    /// The multi-receive ends with this completion: its buffer is the caller's again.
+    pub released: bool,
 }
 
 impl Completion {
@@ -196,6 +200,8 @@ impl Completion {
             peer: None,
             buffer: None,
             offset: 0,
+            multi: false,
+            released: false,
         }
     }
 
@@ -204,6 +210,7 @@ impl Completion {
         weft_core::event::Completion {
             context: self.context,
             kind: self.kind,
+            flags: if self.multi { CompletionFlags::of_multi(self.released) } else { CompletionFlags::NONE },
             result: self.result,
             length: self.length,
             tag: self.tag,
@@ -346,6 +353,8 @@ impl Core {
         into.source = completion.source;
         into.peer = completion.peer;
         into.offset = completion.offset;
+        into.multi = completion.flags.contains(CompletionFlags::MULTI);
+        into.released = completion.flags.contains(CompletionFlags::RELEASED);
         let local = completion.local;
         if local != LocalKey::NONE {
             // What was borrowed goes back to its lender by being dropped.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use weft_core::address::Address;
 use weft_core::command::{Command, CommandFlags, EndpointId, Operation, PostError, Receive};
-use weft_core::engine::{Bindings, EndpointKind};
+use weft_core::engine::{Bindings, EndpointKind, Opening};
 use weft_core::memory::LocalKey;
 use weft_mem::{Buffer, Segment};
 
@@ -63,6 +63,9 @@ struct Inner {
 pub struct EndpointOptions {
     /// Reliable, or datagrams that may be lost.
     pub kind: EndpointKind,
+    /// Its number in [`Endpoint::address`], if that shall be a certain one: peers that know the number need not be told
+    /// the address. `None`: one is drawn that nobody can guess, and that is not 0.
+    pub number: Option<u32>,
     /// Completions of what it sends, writes and reads.
     pub transmit_queue: Option<CompletionQueue>,
     /// Completions of receives, and of peers' writes with immediate data.
@@ -85,6 +88,7 @@ impl Default for EndpointOptions {
     fn default() -> EndpointOptions {
         EndpointOptions {
             kind: EndpointKind::Reliable,
+            number: None,
             transmit_queue: None,
             receive_queue: None,
             send_counter: None,
@@ -162,7 +166,8 @@ impl Endpoint {
             remote_read_counter: counter(&options.remote_read_counter),
         };
         let mut core = domain.nic().lock();
-        let id = core.engine.open_endpoint(options.kind, bindings);
+        let opening = Opening { number: options.number };
+        let id = core.engine.open_endpoint_with(options.kind, bindings, &opening)?;
         let number = core.engine.endpoint_number(id).ok_or(PostError::NoSuchEndpoint)?;
         drop(core);
         let address = Address { socket: domain.local(), endpoint: number };

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 
 use weft_core::command::PostError;
+use weft_core::engine::OpenError;
 use weft_core::event::Failure;
 use weft_core::memory::Fault;
 use weft_mem::device::DeviceError;
@@ -19,6 +20,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum Error {
     /// The operation was not taken; nothing was changed.
     Post(PostError),
+    /// The endpoint was not opened, or its number not kept.
+    Open(OpenError),
     /// The operation was taken, and failed. [`Failure`] is what its completion says.
     Operation(Failure),
     /// The caller's memory cannot be used like that.
@@ -72,7 +75,9 @@ impl Error {
         match self {
             Error::Post(PostError::QueueFull | PostError::CompletionQueueFull) => Blame::Resource,
             Error::Post(_) | Error::Memory(_) | Error::OtherDomain => Blame::Caller,
-            Error::Register(RegisterError::Wraps | RegisterError::ReadOnly) => Blame::Caller,
+            Error::Open(OpenError::TooManyRows) => Blame::Resource,
+            Error::Open(_) => Blame::Caller,
+            Error::Register(RegisterError::Wraps | RegisterError::ReadOnly | RegisterError::KeyInUse) => Blame::Caller,
             Error::Register(_) => Blame::Resource,
             Error::Operation(failure) => match failure {
                 Failure::Cancelled | Failure::Truncated | Failure::LocalFault | Failure::Closed => Blame::Caller,
@@ -104,6 +109,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Post(error) => error.fmt(f),
+            Error::Open(error) => error.fmt(f),
             Error::Operation(failure) => failure.fmt(f),
             Error::Memory(fault) => fault.fmt(f),
             Error::Register(error) => error.fmt(f),
@@ -129,6 +135,7 @@ impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Error::Post(error) => Some(error),
+            Error::Open(error) => Some(error),
             Error::Operation(failure) => Some(failure),
             Error::Memory(fault) => Some(fault),
             Error::Register(error) => Some(error),
@@ -142,6 +149,12 @@ impl std::error::Error for Error {
 impl From<PostError> for Error {
     fn from(error: PostError) -> Error {
         Error::Post(error)
+    }
+}
+
+impl From<OpenError> for Error {
+    fn from(error: OpenError) -> Error {
+        Error::Open(error)
     }
 }
 

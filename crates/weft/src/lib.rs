@@ -91,6 +91,7 @@ mod fabric;
 pub mod limits;
 mod local;
 mod memory_region;
+mod numbers;
 mod operation;
 pub mod raw;
 mod registrations;
@@ -113,14 +114,14 @@ pub use scope::Scope;
 pub use weft_core::address::{Address, PeerId};
 pub use weft_core::atomic::{AtomicOperation, Datatype};
 pub use weft_core::command::{Level, PostError};
-pub use weft_core::engine::{Config, EndpointKind, State, Statistics};
+pub use weft_core::engine::{Config, EndpointKind, OpenError, State, Statistics};
 pub use weft_core::event::{CompletionKind, Failure};
 pub use weft_core::memory::{Access, Fault};
 /// Links that a domain can be opened on, and decorators for them.
 pub use weft_link as link;
 /// Kinds of device memory, which of them are there, and their operations.
 pub use weft_mem::device;
-pub use weft_mem::{Addressing, Buffer};
+pub use weft_mem::{Addressing, Buffer, RegisterError};
 
 /// The README's example, compiled and run.
 #[cfg(doctest)]

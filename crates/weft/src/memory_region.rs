@@ -63,6 +63,7 @@ impl RemoteAddress {
 pub struct Registrable {
     memory: Option<weft_mem::MemoryRegion>,
     addressing: Addressing,
+    key: Option<u64>,
 }
 
 impl Registrable {
@@ -70,6 +71,23 @@ impl Registrable {
     #[must_use]
     pub fn addressed(self, addressing: Addressing) -> Registrable {
         Registrable { addressing, ..self }
+    }
+
+    /// Chooses the key, which may be any number; unless chosen it is one that nobody can guess. Refused with
+    /// [`RegisterError::KeyInUse`](crate::RegisterError::KeyInUse) while another region of the domain has it. Peers that
+    /// were told the key of a region that is gone reach the one that has it now.
+    ///
+    /// ```
+    /// use weft::{Access, Registrable};
+    /// # let domain = weft::Domain::udp("127.0.0.1:0")?;
+    /// let region = domain.register(Registrable::from(4096).with_key(7), Access::REMOTE)?;
+    /// assert_eq!(region.key(), 7);
+    /// assert!(domain.register(Registrable::from(64).with_key(7), Access::REMOTE).is_err());
+    /// # Ok::<(), weft::Error>(())
+    /// ```
+    #[must_use]
+    pub fn with_key(self, key: u64) -> Registrable {
+        Registrable { key: Some(key), ..self }
     }
 
     /// So many bytes of zero in the memory of a device. Memory that is there already is registered as a
@@ -96,7 +114,7 @@ impl From<usize> for Registrable {
     fn from(length: usize) -> Registrable {
         let shared = weft_mem::MemoryRegion::alloc_shared(length).ok();
         let memory = shared.or_else(|| weft_mem::MemoryRegion::alloc_zeroed(length));
-        Registrable { memory, addressing: Addressing::Offset }
+        Registrable { memory, addressing: Addressing::Offset, key: None }
     }
 }
 
@@ -108,7 +126,7 @@ impl From<Vec<u8>> for Registrable {
 
 impl From<weft_mem::MemoryRegion> for Registrable {
     fn from(memory: weft_mem::MemoryRegion) -> Registrable {
-        Registrable { memory: Some(memory), addressing: Addressing::Offset }
+        Registrable { memory: Some(memory), addressing: Addressing::Offset, key: None }
     }
 }
 
@@ -117,7 +135,11 @@ impl MemoryRegion {
         let out_of_memory = || Error::system("allocate the region")(std::io::ErrorKind::OutOfMemory.into());
         let bytes = memory.memory.ok_or_else(out_of_memory)?;
         let mut core = domain.nic().lock();
-        let region = core.engine.memory_mut().register(&bytes, access, memory.addressing)?;
+        let tables = core.engine.memory_mut();
+        let region = match memory.key {
+            Some(key) => tables.register_as(key, &bytes, access, memory.addressing)?,
+            None => tables.register(&bytes, access, memory.addressing)?,
+        };
         drop(core);
         bytes.begin_sharing();
         Ok(MemoryRegion { inner: Arc::new(Inner { memory: bytes, region, domain: domain.clone() }) })
@@ -172,7 +194,7 @@ impl Drop for Inner {
         // there are no more. A key that a peer has invalidated is gone already.
         let mut guard = self.domain.nic().lock();
         let core = &mut *guard;
-        let _ = core.engine.memory_mut().deregister(self.region.key);
+        let _ = core.engine.memory_mut().end(&self.region);
         // Peers on this machine may have it mapped. Honest ones let go; whatever the others do, they are left with a copy
         // if the memory has another use.
         if let Some(local) = &mut core.local {

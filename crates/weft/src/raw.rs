@@ -3,7 +3,7 @@
 //! Memory comes in through [`Buffer::from_raw`], whose contract the caller upholds; everything else is checked here as
 //! everywhere. The safe calls of [`Endpoint`] are made of these.
 
-pub use weft_core::atomic::{AtomicCall, AtomicClass};
+pub use weft_core::atomic::{AtomicCall, AtomicClass, AtomicOperation, Datatype};
 pub use weft_core::command::{Command, CommandFlags, EndpointId, Operation, Receive};
 pub use weft_core::memory::LocalKey;
 /// Memory of the process or of a device, to be registered or used in buffers; [`crate::MemoryRegion`] is one that is
@@ -11,6 +11,7 @@ pub use weft_core::memory::LocalKey;
 pub use weft_mem::MemoryRegion as Memory;
 pub use weft_mem::{Addressing, Buffer};
 
+pub use crate::numbers::Numbers;
 pub use crate::registrations::Registrations;
 
 use std::ops::{ControlFlow, Deref};
@@ -42,6 +43,26 @@ pub fn receive(endpoint: &Endpoint, length: u64) -> Receive {
         silent: false,
         context: 0,
     }
+}
+
+/// Whether atomics of this class do this operation on this datatype. Every node of this version does the same.
+///
+/// ```
+/// use weft::raw::{AtomicClass, atomic_count_max, atomic_is_possible};
+/// use weft::{AtomicOperation, Datatype};
+/// assert!(atomic_is_possible(AtomicOperation::Sum, Datatype::Complex64, AtomicClass::Fetch));
+/// assert!(!atomic_is_possible(AtomicOperation::Minimum, Datatype::Complex64, AtomicClass::Fetch));
+/// assert_eq!(atomic_count_max(AtomicOperation::Sum, Datatype::Uint64, AtomicClass::Plain), 128);
+/// ```
+#[must_use]
+pub fn atomic_is_possible(operation: AtomicOperation, datatype: Datatype, class: AtomicClass) -> bool {
+    atomic_count_max(operation, datatype, class) > 0
+}
+
+/// How many elements one such atomic can have at most; 0: it is not possible.
+#[must_use]
+pub fn atomic_count_max(operation: AtomicOperation, datatype: Datatype, class: AtomicClass) -> usize {
+    usize::from(operation.count_max(datatype, class))
 }
 
 /// Posts a command of which `offset` and `length` name a part of `buffer`; its endpoint and local key are filled in here.

@@ -117,7 +117,7 @@ impl Side {
     /// Keeps the buffer of a completion; tells whether a message arrived.
     fn ended(&mut self, completion: Completion) -> Outcome<bool> {
         completion.result.map_err(told)?;
-        if completion.kind != CompletionKind::Atomic {
+        if !matches!(completion.kind, CompletionKind::Atomic | CompletionKind::FetchAtomic) {
             self.spare.extend(completion.buffer);
         }
         Ok(matches!(completion.kind, CompletionKind::Receive | CompletionKind::TaggedReceive))

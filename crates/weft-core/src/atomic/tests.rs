@@ -48,6 +48,27 @@ fn what_goes_together() {
 }
 
 #[test]
+fn counts_are_what_one_packet_can_carry() {
+    use AtomicClass::{Compare, Fetch, Plain};
+    assert_eq!(Op::Sum.count_max(Datatype::Uint64, Plain), 128);
+    assert_eq!(Op::Read.count_max(Datatype::Uint8, Fetch), 1024);
+    assert_eq!(Op::SwapIfEqual.count_max(Datatype::Uint64, Compare), 64);
+    assert_eq!(Op::MaskedSwap.count_max(Datatype::Int128, Compare), 32);
+    for &operation in Op::ALL {
+        for &datatype in Datatype::ALL {
+            for class in [Plain, Fetch, Compare] {
+                let count = operation.count_max(datatype, class);
+                let call = AtomicCall::new(operation, datatype, count.max(1));
+                assert_eq!(count > 0, call.check(class).is_ok(), "{operation:?} {datatype:?} {class:?}");
+                let limit = crate::limits::ATOMIC_MAX_BYTES as usize;
+                assert!(call.bytes().unwrap() <= limit && call.payload_bytes().unwrap() <= limit);
+            }
+            assert!(datatype.bytes().is_multiple_of(datatype.alignment()));
+        }
+    }
+}
+
+#[test]
 fn every_pair_is_computed_exactly_when_it_is_said_to_be() {
     for &operation in Op::ALL {
         for &datatype in Datatype::ALL {

@@ -14,7 +14,7 @@ use super::message::{Body, Landing, Matched, UnexpectedMessage, lists, write_loc
 use super::{EndpointKind, Engine};
 use crate::address::{Address, PeerId, SourceId};
 use crate::command::EndpointId;
-use crate::event::{Completion, CompletionKind, Failure};
+use crate::event::{Completion, CompletionFlags, CompletionKind, Failure};
 use crate::limits::SPARE_MAX_BYTES;
 use crate::matching::UnexpectedId;
 use crate::memory::{Fault, Granted, LocalKey, Memory};
@@ -430,6 +430,7 @@ impl<M: Memory> Engine<M> {
             Completion {
                 context: 0,
                 kind: CompletionKind::RemoteWrite,
+                flags: CompletionFlags::NONE,
                 result: Ok(()),
                 length: u64::from(arrival.length),
                 tag: 0,

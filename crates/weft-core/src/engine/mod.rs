@@ -7,6 +7,7 @@
 //! world, and the same calls in the same order give the same results: all randomness comes from the seed.
 
 mod answer;
+mod endpoint;
 pub mod hall;
 mod message;
 mod post;
@@ -38,6 +39,7 @@ use crate::reliable::tracker::Tracker;
 use crate::slab::Slab;
 use crate::time::Time;
 
+pub use endpoint::{OpenError, Opening};
 use message::{Message, PostedReceive, Pull, Shared, UnexpectedMessage};
 use transmit::{Answer, DatagramOut, Response};
 
@@ -217,6 +219,8 @@ pub struct Engine<M> {
     addresses: AddressVector,
     endpoints: Vec<Option<Endpoint>>,
     endpoint_of: HashMap<u32, EndpointId, Keyed>,
+    /// Rows of numbers that are drawn for nobody: the first, and how many.
+    rows: Vec<(u32, u32)>,
     queues: Vec<CompletionQueue>,
     counters: Vec<Counter>,
     closed_queues: Vec<QueueId>,
@@ -303,6 +307,7 @@ impl<M: Memory> Engine<M> {
             addresses: AddressVector::new(keyed.clone()),
             endpoints: Vec::new(),
             endpoint_of: HashMap::with_hasher(keyed.clone()),
+            rows: Vec::new(),
             queues: Vec::new(),
             counters: Vec::new(),
             closed_queues: Vec::new(),
@@ -417,55 +422,6 @@ impl<M: Memory> Engine<M> {
         if let Some(counter) = self.counters.get_mut(counter.0 as usize) {
             *counter = value;
         }
-    }
-
-    /// Makes an endpoint.
-    pub fn open_endpoint(&mut self, kind: EndpointKind, bindings: Bindings) -> EndpointId {
-        let mut number = self.random.next_u32();
-        while number == 0 || self.endpoint_of.contains_key(&number) {
-            number = self.random.next_u32();
-        }
-        if let Some(queue) = bindings.receive_queue.and_then(|queue| self.queues.get_mut(queue.0 as usize)) {
-            queue.serve_receives();
-        }
-        let receives = self.config.receives_max;
-        let unexpected = self.config.unexpected_max;
-        let endpoint = Endpoint {
-            number,
-            kind,
-            bindings,
-            posted: Posted::new(self.keyed.clone(), receives),
-            unexpected: Unexpected::new(self.keyed.clone(), unexpected),
-            tagged_posted: Posted::new(self.keyed.clone(), receives),
-            tagged_unexpected: Unexpected::new(self.keyed.clone(), unexpected),
-            refused: Vec::new(),
-        };
-        let id = match self.endpoints.iter().position(Option::is_none) {
-            Some(free) => free,
-            None => {
-                self.endpoints.push(None);
-                self.endpoints.len() - 1
-            }
-        };
-        if let Some(slot) = self.endpoints.get_mut(id) {
-            *slot = Some(endpoint);
-        }
-        let id = EndpointId(id as u32);
-        self.endpoint_of.insert(number, id);
-        id
-    }
-
-    /// The number by which peers address an endpoint ([`crate::address::Address::endpoint`]).
-    pub fn endpoint_number(&self, endpoint: EndpointId) -> Option<u32> {
-        self.endpoint(endpoint).map(|endpoint| endpoint.number)
-    }
-
-    fn endpoint(&self, endpoint: EndpointId) -> Option<&Endpoint> {
-        self.endpoints.get(endpoint.0 as usize)?.as_ref()
-    }
-
-    fn endpoint_mut(&mut self, endpoint: EndpointId) -> Option<&mut Endpoint> {
-        self.endpoints.get_mut(endpoint.0 as usize)?.as_mut()
     }
 
     /// Takes one datagram. It may be changed: bundles are unpacked in place.

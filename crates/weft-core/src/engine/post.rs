@@ -6,7 +6,7 @@ use super::{Endpoint, EndpointKind, Engine, Known};
 use crate::address::Address;
 use crate::atomic::AtomicClass;
 use crate::command::{Command, CommandFlags, EndpointId, Level, Operation, PostError};
-use crate::event::{Completion, CompletionKind, CounterId, Failure, QueueId};
+use crate::event::{Completion, CompletionFlags, CompletionKind, CounterId, Failure, QueueId};
 use crate::hash::Peer;
 use crate::limits::{
     ATOMIC_MAX_BYTES, LIFE_PSN_MAX, MESSAGE_LENGTH_MAX_BYTES, PROBE_LINGER_US, REST_US, RESTING_MAX, WINDOW_MAX,
@@ -125,8 +125,9 @@ impl<M: Memory> Engine<M> {
             _ => return Ok(()),
         };
         command.atomic.check(class).map_err(|_| PostError::NotSupported)?;
-        let length = u64::from(command.length);
-        if command.length > ATOMIC_MAX_BYTES {
+        // What is read has as many bytes as elements, though it sends none.
+        let length = u64::from(command.length).max(command.atomic.bytes().unwrap_or(0) as u64);
+        if length > u64::from(ATOMIC_MAX_BYTES) {
             return Err(PostError::TooLong { length, limit: u64::from(ATOMIC_MAX_BYTES) });
         }
         if command.atomic.count == 0 || command.atomic.payload_bytes() != Some(command.length as usize) {
@@ -490,12 +491,15 @@ pub(super) fn completion_of(command: &Command, local: LocalKey, result: Result<(
     let kind = match command.operation {
         Operation::Read | Operation::Pull => CompletionKind::Read,
         Operation::Write => CompletionKind::Write,
-        Operation::Atomic | Operation::FetchAtomic | Operation::CompareAtomic => CompletionKind::Atomic,
+        Operation::Atomic => CompletionKind::Atomic,
+        Operation::FetchAtomic | Operation::CompareAtomic => CompletionKind::FetchAtomic,
+        Operation::TaggedSend => CompletionKind::TaggedSend,
         _ => CompletionKind::Send,
     };
     Completion {
         context: command.context,
         kind,
+        flags: CompletionFlags::NONE,
         result,
         length: u64::from(command.length),
         tag: if command.operation == Operation::TaggedSend { command.address } else { 0 },

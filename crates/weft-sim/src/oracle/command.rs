@@ -20,9 +20,11 @@ impl Oracle {
         let record = self.records.get_mut(judge.operation as usize).filter(|record| record.start == start);
         let record = record.ok_or_else(|| judge.says("completion for nothing", completion))?;
         let kind = match record.operation.what {
+            What::Send { tag: Some(_), .. } => CompletionKind::TaggedSend,
             What::Send { .. } | What::Datagram { .. } => CompletionKind::Send,
             What::Write { .. } => CompletionKind::Write,
             What::Read { .. } => CompletionKind::Read,
+            What::Atomic { fetch: true, .. } => CompletionKind::FetchAtomic,
             What::Atomic { .. } => CompletionKind::Atomic,
             What::Receive { .. } | What::Cancel { .. } | What::Close | What::TooBig { .. } => CompletionKind::Receive,
         };

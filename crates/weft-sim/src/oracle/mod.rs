@@ -294,9 +294,12 @@ impl Oracle {
             CompletionKind::Receive | CompletionKind::TaggedReceive | CompletionKind::BufferReleased => {
                 self.received(&judge, start, completion, memory).map(|()| None)
             }
-            CompletionKind::Send | CompletionKind::Write | CompletionKind::Read | CompletionKind::Atomic => {
-                self.ended(&judge, start, completion, memory)
-            }
+            CompletionKind::Send
+            | CompletionKind::TaggedSend
+            | CompletionKind::Write
+            | CompletionKind::Read
+            | CompletionKind::Atomic
+            | CompletionKind::FetchAtomic => self.ended(&judge, start, completion, memory),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use weft_core::command::Level;
-use weft_core::event::CompletionKind;
+use weft_core::event::{CompletionFlags, CompletionKind};
 
 use super::*;
 use crate::memory::Use;
@@ -59,6 +59,7 @@ impl Case {
         Completion {
             context: u64::from(context),
             kind,
+            flags: CompletionFlags::NONE,
             result: Ok(()),
             length: u64::from(LENGTH),
             tag: 0,

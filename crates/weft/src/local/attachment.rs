@@ -292,7 +292,7 @@ impl Attachments {
     ) -> Option<Result<(), Failure>> {
         let call = command.atomic;
         let bytes = call.bytes().filter(|bytes| *bytes <= ATOMIC_MAX_BYTES as usize)?;
-        self.reach(channel, command, bytes as u64, Access::REMOTE_ATOMIC, |mapping, at| {
+        let reached = self.reach(channel, command, bytes as u64, Access::REMOTE_ATOMIC, |mapping, at| {
             let mut payload = [0; ATOMIC_MAX_BYTES as usize];
             let payload = payload.get_mut(..command.length as usize).ok_or(Failure::LengthError)?;
             read_local(engine.memory(), command.local, command.offset, payload).map_err(ours)?;
@@ -316,7 +316,9 @@ impl Attachments {
                 done = end;
             }
             Ok(())
-        })
+        });
+        // What cannot be done from here at once is for the target, which may be able to, and else refuses it too.
+        reached.filter(|result| *result != Err(Failure::NotSupported))
     }
 }
 

@@ -1,8 +1,9 @@
 //! Remote atomics: every operation on every type, each executed once.
 
-use weft::{Access, AtomicOperation, Element, Error, PostError};
+use weft::raw::{AtomicCall, AtomicClass, Operation};
+use weft::{Access, AtomicOperation, Datatype, Element, Error, Options, PostError, raw};
 
-use crate::support::{World, number_in};
+use crate::support::{World, number_in, pattern};
 
 /// Integers as all operations see them.
 trait Integer: Element + PartialEq + std::fmt::Debug {
@@ -150,6 +151,65 @@ pub(crate) fn floats(world: &World) {
     assert_eq!(world.good(&a).value::<f32>().unwrap(), -3.0);
     assert_eq!(memory.to_vec(0, 8).unwrap(), 1.75f64.to_le_bytes());
     assert_eq!(memory.to_vec(8, 4).unwrap(), 8.0f32.to_le_bytes());
+}
+
+/// Every pair that is said to be possible, with as many elements as are said to be possible, does what it should.
+pub(crate) fn all_that_is_possible(world: &World) {
+    let (a, b, to_b, _) = world.pair();
+    let memory = b.register(2048, Access::REMOTE).unwrap();
+    let classes = [
+        (AtomicClass::Plain, Operation::Atomic),
+        (AtomicClass::Fetch, Operation::FetchAtomic),
+        (AtomicClass::Compare, Operation::CompareAtomic),
+    ];
+    let pairs = AtomicOperation::ALL
+        .iter()
+        .flat_map(|operation| Datatype::ALL.iter().map(move |datatype| (operation, datatype)));
+    for ((&operation, &datatype), (class, command)) in pairs.flat_map(|pair| classes.map(|class| (pair, class))) {
+        let count = raw::atomic_count_max(operation, datatype, class);
+        let call = AtomicCall::new(operation, datatype, count.max(1) as u16);
+        let (bytes, payload) = (call.bytes().unwrap(), call.payload_bytes().unwrap());
+        let results = if class == AtomicClass::Plain { 0 } else { bytes };
+        let old = pattern(u64::from(datatype.code()), bytes);
+        let sent = pattern(u64::from(operation.code()), payload);
+        // Complex numbers lie where compilers put them.
+        let at = datatype.alignment();
+        memory.write(at, &old).unwrap();
+        let buffer = [vec![0; results], sent.clone()].concat();
+        let remote = memory.remote().at(at as u64);
+        let posted = a.endpoint.atomic_by_code(command, to_b, remote, call, buffer, Options::default());
+        assert_eq!(posted.is_ok(), count > 0, "{operation:?} {datatype:?} {class:?}");
+        if posted.is_err() {
+            continue;
+        }
+        let done = world.good(&a);
+        if results > 0 {
+            let mut fetched = vec![0; results];
+            done.buffer.unwrap().read(0, &mut fetched).unwrap();
+            assert!(fetched == old, "{operation:?} {datatype:?} {class:?}");
+        }
+        let each = datatype.bytes();
+        let (compares, operands) = if payload > bytes { sent.split_at(bytes) } else { (&[] as &[u8], &sent[..]) };
+        let element = |of: &[u8], index: usize| of.chunks(each).nth(index).unwrap_or_default().to_vec();
+        let now = memory.to_vec(at, bytes).unwrap();
+        for index in 0..count {
+            let mut new = vec![0; each];
+            let (operand, compare) = (element(operands, index), element(compares, index));
+            weft_core::atomic::apply(operation, datatype, &element(&old, index), &operand, &compare, &mut new).unwrap();
+            assert_eq!(element(&now, index), new, "{operation:?} {datatype:?} {class:?}");
+        }
+    }
+    // One more is too long, also for those who only read.
+    let call = AtomicCall::new(AtomicOperation::Read, Datatype::Uint64, 129);
+    let posted = a.endpoint.atomic_by_code(
+        Operation::FetchAtomic,
+        to_b,
+        memory.remote(),
+        call,
+        vec![0; 1032],
+        Options::default(),
+    );
+    assert!(matches!(posted.unwrap_err().error, Error::Post(PostError::TooLong { length: 1032, limit: 1024 })));
 }
 
 pub(crate) fn what_does_not_exist_is_refused(world: &World) {

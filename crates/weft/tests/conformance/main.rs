@@ -9,6 +9,7 @@
 )]
 
 mod atomics;
+mod endpoints;
 mod errors;
 mod flow;
 mod lifetimes;
@@ -60,14 +61,18 @@ macro_rules! cases {
             remote_memory {
                 writes_of_every_length reads_of_every_length immediate_data_follows_the_bytes
                 injected_writes fences_order_writes overlapping_regions_and_offsets write_from_and_to_regions
+                chosen_keys addresses_up_to_the_last_one
             }
             atomics {
                 every_operation_on_every_type fetch_add_counts_each_once compare_and_swap_has_one_winner
-                arrays_of_elements floats what_does_not_exist_is_refused
+                arrays_of_elements floats all_that_is_possible what_does_not_exist_is_refused
             }
             errors {
                 unknown_key out_of_bounds missing_right after_deregistration unknown_peer queue_full
                 closed_remote_endpoint read_only_buffers misaligned_atomics foreign_queue too_long_to_inject
+            }
+            endpoints {
+                numbers_can_be_chosen completions_tell_what_ended multi_receives_say_when_they_end
             }
             flow {
                 a_full_queue_holds_peers_back levels silent_operations counters_count

@@ -1,6 +1,6 @@
 //! Remote writes and reads.
 
-use weft::{Access, CompletionKind, Level, Options};
+use weft::{Access, Addressing, CompletionKind, Error, Failure, Level, Options, RegisterError, Registrable};
 
 use crate::support::{LENGTHS, World, pattern};
 
@@ -87,7 +87,7 @@ pub(crate) fn overlapping_regions_and_offsets(world: &World) {
     let bytes = weft::raw::Buffer::from(vec![0; 8]);
     drop(bytes);
     let memory = b.register(pattern(1, 8192), Access::REMOTE).unwrap();
-    let same = weft::Registrable::from((*memory).clone()).addressed(weft::Addressing::At(1 << 40));
+    let same = Registrable::from((*memory).clone()).addressed(Addressing::At(1 << 40));
     let again = b.domain.register(same, Access::REMOTE_READ).unwrap();
     assert_ne!(memory.key(), again.key());
     assert_eq!(again.address(), 1 << 40);
@@ -111,4 +111,68 @@ pub(crate) fn write_from_and_to_regions(world: &World) {
     world.good(&a);
     world.good(&b);
     assert!(here.to_vec(0, 300_000).unwrap() == pattern(1, 300_000));
+}
+
+pub(crate) fn chosen_keys(world: &World) {
+    let (a, b, to_b, _) = world.pair();
+    let plain = b.register(4096, Access::REMOTE).unwrap();
+    for key in [0, 1, u64::MAX] {
+        // The same key means other memory in every round, whatever the peer remembers of the one before.
+        for round in 1..=3u8 {
+            let memory = b.register(vec![0; 4096], Access::NONE).unwrap();
+            let chosen = || Registrable::from((*memory).clone()).with_key(key).addressed(Addressing::At(1 << 20));
+            let region = b.domain.register(chosen(), Access::REMOTE).unwrap();
+            assert_eq!((region.key(), region.address()), (key, 1 << 20));
+            let refused = b.domain.register(chosen(), Access::REMOTE).unwrap_err();
+            assert!(matches!(refused, Error::Register(RegisterError::KeyInUse)), "{refused}");
+            for _ in 0..3 {
+                a.endpoint.write(to_b, region.remote().at(8), a.buffer(vec![round; 64])).unwrap();
+                world.good(&a);
+                a.endpoint.read(to_b, region.remote(), a.buffer(vec![9; 100])).unwrap();
+                let bytes = world.good(&a).into_bytes().unwrap();
+                assert!(bytes[..8] == [0; 8] && bytes[8..72] == [round; 64] && bytes[72..] == [0; 28], "round {round}");
+            }
+            let remote = region.remote();
+            drop(region);
+            a.endpoint.write(to_b, remote, a.buffer(vec![0xff; 8])).unwrap();
+            assert_eq!(world.next(&a).result, Err(Failure::AccessRefused));
+            assert_eq!(memory.to_vec(0, 8).unwrap(), [0; 8]);
+            // Memory that a peer may map by itself, under the same key.
+            if memory.place().is_host() {
+                let region = b.domain.register(Registrable::from(256).with_key(key), Access::REMOTE).unwrap();
+                for _ in 0..3 {
+                    a.endpoint.write(to_b, region.remote(), a.buffer(vec![round + 100; 8])).unwrap();
+                    world.good(&a);
+                    assert_eq!(region.to_vec(0, 8).unwrap(), [round + 100; 8]);
+                    region.write(0, &[0; 8]).unwrap();
+                }
+            }
+        }
+    }
+    assert_eq!(plain.to_vec(0, 4096).unwrap(), vec![0; 4096]);
+}
+
+pub(crate) fn addresses_up_to_the_last_one(world: &World) {
+    let (a, b, to_b, _) = world.pair();
+    let bytes = pattern(3, 100_000);
+    let memory = b.register(bytes.clone(), Access::NONE).unwrap();
+    let start = memory.as_ptr() as u64;
+    for (addressing, base) in [(Addressing::Virtual, start), (Addressing::At(u64::MAX - 99_999), u64::MAX - 99_999)] {
+        let registrable = Registrable::from((*memory).clone()).addressed(addressing);
+        let region = b.domain.register(registrable, Access::REMOTE).unwrap();
+        assert_eq!(region.address(), base);
+        a.endpoint.write(to_b, region.remote(), a.buffer(bytes.clone())).unwrap();
+        world.good(&a);
+        a.endpoint.read(to_b, region.remote(), a.buffer(vec![0; 100_000])).unwrap();
+        assert!(world.good(&a).into_bytes().unwrap() == bytes);
+        a.endpoint.read(to_b, region.remote().at(99_999), a.buffer(vec![0; 1])).unwrap();
+        assert_eq!(world.good(&a).into_bytes().unwrap(), bytes[99_999..]);
+        a.endpoint.write(to_b, region.remote().at(99_992), a.buffer(bytes[99_992..].to_vec())).unwrap();
+        world.good(&a);
+        for (offset, length) in [(99_999, 2), (1, 100_000), (100_000, 1), (u64::MAX, 1)] {
+            a.endpoint.read(to_b, region.remote().at(offset), a.buffer(vec![0; length])).unwrap();
+            assert_eq!(world.next(&a).result, Err(Failure::AccessRefused), "{offset} {length}");
+        }
+    }
+    assert!(memory.to_vec(0, 100_000).unwrap() == bytes);
 }

@@ -122,7 +122,7 @@ fn a_stopped_peer_stops_nobody_else() {
         let (mut sent, mut echoed) = (0, HashMap::new());
         let mut take = |completion: Completion| {
             let completion = completion.ok().unwrap();
-            if completion.kind == CompletionKind::Send {
+            if completion.kind == CompletionKind::TaggedSend {
                 sent += 1;
             } else {
                 let tag = completion.tag;

@@ -17,7 +17,7 @@ use super::transmit::status_of;
 use super::{Arrived, Endpoint, EndpointKind, Engine};
 use crate::address::{Address, PeerId, SourceId};
 use crate::command::{Command, EndpointId, Operation, PostError, Receive};
-use crate::event::{Completion, CompletionKind, Failure};
+use crate::event::{Completion, CompletionFlags, CompletionKind, Failure};
 use crate::limits::{REFUSED_MAX, SPARE_MAX, SPARE_MAX_BYTES};
 use crate::matching::{Posted, Unexpected, UnexpectedId};
 use crate::memory::{Access, Fault, LocalKey, Memory};
@@ -298,6 +298,7 @@ impl<M: Memory> Engine<M> {
         let completion = Completion {
             context: shared.receive.context,
             kind: CompletionKind::BufferReleased,
+            flags: CompletionFlags::of_multi(true),
             result: Ok(()),
             length: 0,
             tag: 0,
@@ -541,14 +542,17 @@ impl<M: Memory> Engine<M> {
     pub(super) fn complete_receive(&mut self, envelope: &Envelope, landing: &Landing, result: Result<(), Failure>) {
         let mut local = landing.local;
         let mut offset = 0;
+        let mut flags = CompletionFlags::NONE;
         if let Some(index) = landing.shared {
             local = LocalKey::NONE;
+            flags = CompletionFlags::MULTI;
             offset = landing.offset;
             if let Some(shared) = self.shared.get_mut(index) {
                 shared.pending -= 1;
                 offset -= shared.receive.offset;
                 if shared.retired && shared.pending == 0 {
                     local = shared.receive.local;
+                    flags = CompletionFlags::of_multi(true);
                     self.shared.remove(index);
                 }
             }
@@ -571,6 +575,7 @@ impl<M: Memory> Engine<M> {
             Completion {
                 context: landing.context,
                 kind,
+                flags,
                 result,
                 length: u64::from(envelope.length),
                 tag: envelope.tag,

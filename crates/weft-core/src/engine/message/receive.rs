@@ -222,11 +222,14 @@ impl<M: Memory> Engine<M> {
     pub(super) fn cancelled(&mut self, endpoint: EndpointId, posted: &PostedReceive, failure: Failure) {
         let queue = self.endpoint(endpoint).and_then(|endpoint| endpoint.bindings.receive_queue);
         let mut local = posted.receive.local;
+        let mut flags = CompletionFlags::NONE;
         if let Some(index) = posted.shared {
+            flags = CompletionFlags::of_multi(true);
             match self.shared.get_mut(index) {
                 Some(shared) if shared.pending > 0 => {
                     shared.retired = true;
                     local = LocalKey::NONE;
+                    flags = CompletionFlags::MULTI;
                 }
                 _ => drop(self.shared.remove(index)),
             }
@@ -235,12 +238,13 @@ impl<M: Memory> Engine<M> {
         let completion = Completion {
             context: posted.receive.context,
             kind,
+            flags,
             result: Err(failure),
             length: 0,
-            tag: 0,
+            tag: if posted.receive.tagged { posted.receive.tag } else { 0 },
             immediate: None,
             source: None,
-            peer: None,
+            peer: posted.receive.source,
             local,
             results: LocalKey::NONE,
             offset: 0,

@@ -98,6 +98,7 @@ impl<M: Memory> Engine<M> {
                 Completion {
                     context: 0,
                     kind: CompletionKind::RemoteWrite,
+                    flags: CompletionFlags::NONE,
                     result: Ok(()),
                     length: u64::from(envelope.length),
                     tag: 0,

@@ -1,0 +1,94 @@
+//! Numbers of endpoints, and what completions tell beside the bytes.
+
+use weft::{Access, AtomicOperation, CompletionKind, EndpointKind, EndpointOptions, Error, Failure, OpenError};
+use weft::{Address, ReceiveOptions, raw};
+
+use crate::support::{World, pattern};
+
+/// Who knows the socket and the number needs no address.
+pub(crate) fn numbers_can_be_chosen(world: &World) {
+    let (a, b) = (world.node(), world.node());
+    let options = |number| EndpointOptions { number, ..EndpointOptions::with_queue(EndpointKind::Reliable, &b.queue) };
+    let taken = |number: u32| match b.domain.open_endpoint(options(Some(number))) {
+        Err(Error::Open(OpenError::NumberTaken { number: taken })) => taken == number,
+        _ => false,
+    };
+    let endpoints = [0u32, 7, u32::MAX].map(|number| (number, b.domain.open_endpoint(options(Some(number))).unwrap()));
+    for (number, endpoint) in &endpoints {
+        assert!(taken(*number), "twice");
+        endpoint.receive(b.buffer(vec![0; 8])).unwrap();
+        let address = Address { socket: b.domain.local(), endpoint: *number };
+        assert_eq!(endpoint.address(), address);
+        let peer = a.domain.addresses().insert(address).unwrap();
+        a.endpoint.send(peer, a.buffer(number.to_le_bytes().to_vec())).unwrap();
+        world.good(&a);
+        assert_eq!(world.good(&b).into_bytes().unwrap(), number.to_le_bytes());
+    }
+    assert!(taken(b.endpoint.address().endpoint), "a drawn one");
+    // A number is free again when its endpoint is closed.
+    drop(endpoints);
+    b.domain.open_endpoint(options(Some(0))).unwrap();
+
+    let numbers = raw::Numbers::keep(&b.domain, None, 100).unwrap();
+    assert!(raw::Numbers::keep(&b.domain, Some(numbers.first() + 99), 1).is_err(), "kept already");
+    let row: Vec<_> = (0..100).map(|at| b.domain.open_endpoint(options(Some(numbers.first() + at))).unwrap()).collect();
+    drop(numbers);
+    assert!(raw::Numbers::keep(&b.domain, Some(row[99].address().endpoint), 2).is_err(), "an endpoint has it");
+    assert!(raw::Numbers::keep(&b.domain, Some(u32::MAX), 2).is_err(), "behind the last there is none");
+    assert!(raw::Numbers::keep(&b.domain, None, 0).is_err());
+}
+
+pub(crate) fn completions_tell_what_ended(world: &World) {
+    let (a, b, to_b, to_a) = world.pair();
+    b.endpoint.receive(b.buffer(vec![0; 8])).unwrap();
+    b.endpoint.tagged_receive(3, 0, b.buffer(vec![0; 8])).unwrap();
+    a.endpoint.tagged_send(to_b, 3, a.buffer(vec![1])).unwrap();
+    let done = world.good(&a);
+    assert_eq!((done.kind, done.tag, done.peer, done.multi), (CompletionKind::TaggedSend, 3, Some(to_b), false));
+    a.endpoint.send(to_b, a.buffer(vec![2])).unwrap();
+    assert_eq!(world.good(&a).kind, CompletionKind::Send);
+    for received in world.goods(&b, 2) {
+        assert!(!received.multi && !received.released);
+    }
+    let region = b.register(8, Access::REMOTE).unwrap();
+    a.endpoint.atomic(to_b, region.remote(), AtomicOperation::Sum, &[1u64]).unwrap();
+    assert_eq!(world.good(&a).kind, CompletionKind::Atomic);
+    a.endpoint.fetch_atomic(to_b, region.remote(), AtomicOperation::Sum, &[1u64]).unwrap();
+    assert_eq!(world.good(&a).kind, CompletionKind::FetchAtomic);
+
+    // What is given back without a message tells what it waited for.
+    let options = ReceiveOptions { source: Some(to_a), tag: Some(77), ..Default::default() };
+    let context = b.endpoint.receive_with(b.buffer(vec![0; 8]), options).unwrap();
+    assert!(b.endpoint.cancel(context));
+    let cancelled = world.next(&b);
+    assert_eq!((cancelled.result, cancelled.tag, cancelled.peer), (Err(Failure::Cancelled), 77, Some(to_a)));
+    b.endpoint.tagged_receive(78, 0, b.buffer(vec![0; 8])).unwrap();
+    a.endpoint.tagged_send(to_b, 78, a.buffer(pattern(1, 30))).unwrap();
+    let cut = world.next(&b);
+    assert_eq!((cut.result, cut.tag, cut.peer, cut.length), (Err(Failure::Truncated), 78, Some(to_a), 30));
+}
+
+pub(crate) fn multi_receives_say_when_they_end(world: &World) {
+    let (a, b, to_b, _) = world.pair();
+    let options = || ReceiveOptions { multi: Some(10), ..Default::default() };
+    let first = b.endpoint.receive_with(b.buffer(vec![0; 100]), options()).unwrap();
+    for (length, released) in [(40, false), (55, true)] {
+        a.endpoint.send(to_b, a.buffer(pattern(1, length))).unwrap();
+        let received = world.good(&b);
+        assert_eq!((received.context, received.multi, received.released), (first, true, released));
+    }
+    // The next message does not fit behind the first: the buffer comes back without one.
+    let second = b.endpoint.receive_with(b.buffer(vec![0; 100]), options()).unwrap();
+    a.endpoint.send(to_b, a.buffer(pattern(1, 50))).unwrap();
+    assert_eq!((world.good(&b).released, b.queue.read().unwrap().is_none()), (false, true));
+    a.endpoint.send(to_b, a.buffer(pattern(1, 60))).unwrap();
+    let released = world.good(&b);
+    assert_eq!((released.context, released.kind), (second, CompletionKind::BufferReleased));
+    assert!(released.multi && released.released);
+    let third = b.endpoint.receive_with(b.buffer(vec![0; 100]), options()).unwrap();
+    assert_eq!(world.good(&b).context, third);
+    assert!(b.endpoint.cancel(third));
+    let cancelled = world.next(&b);
+    assert_eq!((cancelled.result, cancelled.multi, cancelled.released), (Err(Failure::Cancelled), true, true));
+    world.goods(&a, 4);
+}
