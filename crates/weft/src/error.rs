@@ -36,6 +36,8 @@ pub enum Error {
     CountedFailure,
     /// The caller joined things of different domains.
     OtherDomain,
+    /// The caller promised that one thread at a time uses a domain that has a thread of its own.
+    NotSingleThreaded,
     /// The caller: memory cannot be registered like that.
     Register(RegisterError),
     /// The time given to the call has passed.
@@ -74,7 +76,7 @@ impl Error {
     pub fn blame(&self) -> Blame {
         match self {
             Error::Post(PostError::QueueFull | PostError::CompletionQueueFull) => Blame::Resource,
-            Error::Post(_) | Error::Memory(_) | Error::OtherDomain => Blame::Caller,
+            Error::Post(_) | Error::Memory(_) | Error::OtherDomain | Error::NotSingleThreaded => Blame::Caller,
             Error::Open(OpenError::TooManyRows) => Blame::Resource,
             Error::Open(_) => Blame::Caller,
             Error::Register(RegisterError::Wraps | RegisterError::ReadOnly | RegisterError::KeyInUse) => Blame::Caller,
@@ -115,6 +117,9 @@ impl fmt::Display for Error {
             Error::Register(error) => error.fmt(f),
             Error::CountedFailure => f.write_str("an operation that the counter counts failed: read its completion"),
             Error::OtherDomain => f.write_str("it belongs to another domain: make it from the domain it is used with"),
+            Error::NotSingleThreaded => {
+                f.write_str("a NIC with a thread of its own is used by two: choose manual progress, or make no promise")
+            }
             Error::Protocol(text) => write!(f, "the protocol tables cannot be loaded: {text}"),
             Error::AddressVectorFull => f.write_str("the address vector is full: remove peers that are not needed"),
             Error::MemoryTableFull => {

@@ -32,6 +32,16 @@ pub(super) struct PostedReceive {
     shared: Option<u32>,
 }
 
+impl PostedReceive {
+    /// Buffer, offset and context, if a message of this length fits and nothing about the receive is special.
+    #[inline]
+    pub(super) fn simple(&self, length: u32) -> Option<(LocalKey, u64, u64)> {
+        let receive = &self.receive;
+        let plain = self.shared.is_none() && !receive.silent && u64::from(length) <= receive.length;
+        plain.then_some((receive.local, receive.offset, receive.context))
+    }
+}
+
 /// A multi-receive buffer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shared {
@@ -643,6 +653,7 @@ pub(super) enum Matched {
 /// What DONE tells instead of the bytes taken when the message is given up: a message of no bytes can be taken too.
 const NOT_TAKEN: u64 = u32::MAX as u64;
 
+#[inline]
 pub(super) fn lists(
     endpoint: &mut Endpoint,
     tagged: bool,
