@@ -1,11 +1,13 @@
 //! The workspace's own commands; `cargo xtask help` lists them.
 //!
 //! `test` below is the list of checks, in the order in which they run. `workspace.rs` starts processes, `provide.rs`
-//! installs what the checks need, `bare.rs` proves that a crate does without `std`, `fuzz.rs` drives libFuzzer.
+//! installs what the checks need, `bare.rs` proves that a crate does without `std`, `fuzz.rs` drives libFuzzer, `install.rs`
+//! puts what users need where the system finds it.
 #![forbid(unsafe_code)]
 
 mod bare;
 mod fuzz;
+mod install;
 mod provide;
 mod workspace;
 
@@ -22,8 +24,8 @@ Usage: cargo xtask COMMAND
 
   test [--advisories]
       Installs what the checks need, then runs them all and stops at the first that fails: format, clippy, the no_std
-      proof, tests, loom, 10,000 seeds of the simulation, planted bugs, documentation, licences, and a short run of
-      every fuzz target.
+      proof, tests, loom, 10,000 seeds of the simulation, planted bugs, the libfabric plug-in as users start it and as it
+      is installed, documentation, licences, and a short run of every fuzz target.
       Debian packages are installed only by root; any other user is told what to install. Cargo tools that are not on
       the PATH are built into target/tools. Fuzz targets need the nightly toolchain.
       --advisories also checks the dependencies against the RustSec database. It is off by default because the
@@ -32,6 +34,13 @@ Usage: cargo xtask COMMAND
   fuzz [--seconds N] [TARGET]
       Fuzzes TARGET, or every target in turn, for N seconds each (60 unless told), and counts the executions.
       Starts from the committed corpus, which it leaves as it is; what it finds is kept in target/fuzz/found.
+
+  install --prefix DIR [--libdir DIR]
+      Builds for release, then installs the command into bin, the libfabric plug-in into lib/libfabric (or libfabric of
+      --libdir) and the manual pages into share/man of the prefix. Nothing depends on the prefix: what is installed can
+      be moved as a whole, or packed.
+      The libfabric of the system finds the plug-in by itself if it is in its own folder of plug-ins, which
+      `fi_info -e` tells under FI_PROVIDER_PATH; on Debian: --prefix /usr --libdir /usr/lib/x86_64-linux-gnu.
 
   seed-corpus
       Writes the seeds of the fuzz targets anew, from captures/, protocols/ and the encoder. Inputs that fuzzing found
@@ -61,6 +70,9 @@ fn dispatch(arguments: &[&str]) -> Result<(), Failure> {
         ["fuzz", options @ ..] => {
             let request = fuzz::Request::from_arguments(options)?;
             fuzz::long(&mut Workspace::locate()?, &request)
+        }
+        ["install", options @ ..] => {
+            install::install(&Workspace::locate()?, &install::Request::from_arguments(options)?)
         }
         ["seed-corpus"] => fuzz::seed_corpus(&Workspace::locate()?),
         ["help" | "--help" | "-h"] => {
@@ -107,7 +119,11 @@ fn checks(workspace: &mut Workspace, report: &mut Report, advisories: bool) -> R
         run(clippy.args(["--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]))
     })?;
     report.step("no_std proof", || NO_STD_CRATES.iter().try_for_each(|name| bare::build(workspace, name)))?;
-    report.step("tests", || run(workspace.cargo("test").args(["--workspace", "--locked"])))?;
+    report.step("tests", || {
+        // `cargo test` does not put the plug-in where programs find it.
+        run(workspace.cargo("build").args(["--locked", "-p", "weft-ofi"]))?;
+        run(workspace.cargo("test").args(["--workspace", "--locked"]))
+    })?;
     report.step("every interleaving (loom)", || {
         // A folder of its own: the flag would have everything built anew. Optimised: minutes otherwise.
         let mut loom = workspace.cargo("test");
@@ -123,6 +139,11 @@ fn checks(workspace: &mut Workspace, report: &mut Report, advisories: bool) -> R
         let mut plant = workspace.cargo("test");
         run(plant.args(["--release", "--locked", "-p", "weft-sim", "--features", "plant", "--test", "plant"]))
     })?;
+    report.step("plug-in, as users start it", || {
+        let mut start = workspace.cargo("run");
+        run(start.args(["--release", "--locked", "--", "run", "--", "fi_info", "-p", "weft"]))
+    })?;
+    report.step("installation", || install::check(workspace))?;
     report.step("documentation", || {
         let mut doc = workspace.cargo("doc");
         doc.args(["--workspace", "--no-deps", "--locked"]).env("RUSTDOCFLAGS", "-D warnings");

@@ -1,5 +1,6 @@
 //! Installs what the checks need, or says exactly what to install.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::workspace::{Failure, Workspace, is_library, on_path, run};
@@ -15,6 +16,7 @@ pub(crate) struct Package {
 enum Sign {
     Executable(&'static str),
     Library(&'static str),
+    File(&'static str),
 }
 
 impl Package {
@@ -26,13 +28,24 @@ impl Package {
         Package { name, sign: Sign::Library(library) }
     }
 
+    const fn with_file(name: &'static str, file: &'static str) -> Package {
+        Package { name, sign: Sign::File(file) }
+    }
+
     fn is_there(&self) -> bool {
         match self.sign {
             Sign::Executable(executable) => on_path(executable),
             Sign::Library(library) => is_library(library),
+            Sign::File(file) => Path::new(file).is_file(),
         }
     }
 }
+
+const MPI_HEADER: &str = if cfg!(target_arch = "aarch64") {
+    "/usr/lib/aarch64-linux-gnu/openmpi/include/mpi.h"
+} else {
+    "/usr/lib/x86_64-linux-gnu/openmpi/include/mpi.h"
+};
 
 pub(crate) const FOR_TESTS: &[Package] = &[
     // Tests compare our decoding and encoding with tshark's, field by field.
@@ -42,6 +55,13 @@ pub(crate) const FOR_TESTS: &[Package] = &[
     Package::with_executable("libfabric-bin", "fi_pingpong"),
     Package::with_executable("ucx-utils", "ucx_perftest"),
     Package::with_executable("iproute2", "ip"),
+    // The libfabric plug-in: its structures are compared with the headers, programs in C call it, MPI runs on it.
+    Package::with_executable("gcc", "cc"),
+    Package::with_file("libfabric-dev", "/usr/include/rdma/fabric.h"),
+    Package::with_executable("openmpi-bin", "mpirun.openmpi"),
+    Package::with_file("libopenmpi-dev", MPI_HEADER),
+    // Manual pages are checked by the program that shows them.
+    Package::with_executable("groff-base", "groff"),
     // That the functions of AMD's and Intel's devices are found is tested; there are no devices.
     Package::with_library("libhsa-runtime64-1", "libhsa-runtime64.so.1"),
     Package::with_library("libze1", "libze_loader.so.1"),

@@ -10,8 +10,11 @@ use weft_mem::device::{self, Capabilities, Kind};
 
 use crate::Failure;
 use crate::json::Object;
+use crate::provider::Provider;
 
 const NAME_WIDTH: usize = 12;
+/// Where lists of names are broken.
+const VALUE_WIDTH: usize = 88;
 /// More network interfaces are not told of.
 const INTERFACES_MAX: usize = 64;
 
@@ -20,6 +23,7 @@ struct Info {
     kinds: Vec<KindOfMemory>,
     copies: Vec<String>,
     network: Vec<(String, String)>,
+    provider: Provider,
     limits: Vec<(&'static str, String)>,
 }
 
@@ -36,7 +40,8 @@ struct Present {
 
 /// `weft info [--json]`.
 pub(crate) fn info(json: bool, out: &mut dyn Write) -> Result<(), Failure> {
-    let info = Info { kinds: kinds(), copies: copies(), network: network(), limits: limits() };
+    let info =
+        Info { kinds: kinds(), copies: copies(), network: network(), provider: Provider::look(), limits: limits() };
     if json { Ok(writeln!(out, "{}", info.json())?) } else { info.write(out) }
 }
 
@@ -156,6 +161,14 @@ impl Info {
         self.copies.iter().try_for_each(|line| writeln!(out, "  {line}"))?;
         writeln!(out, "\nnetwork")?;
         self.network.iter().try_for_each(|(name, value)| writeln!(out, "  {name:NAME_WIDTH$} {value}"))?;
+        writeln!(out, "\nlibfabric provider")?;
+        for (name, value) in self.provider.rows() {
+            let mut name = name.as_str();
+            for line in broken(&value) {
+                writeln!(out, "  {name:NAME_WIDTH$} {line}")?;
+                name = "";
+            }
+        }
         writeln!(out, "\nlimits")?;
         let width = self.limits.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
         self.limits.iter().try_for_each(|(name, value)| writeln!(out, "  {name:width$}  {value}"))?;
@@ -189,9 +202,23 @@ impl Info {
         object.object("memory", memory);
         object.strings("copies", self.copies.iter().map(String::as_str));
         object.object("network", network);
+        object.object("libfabric_provider", self.provider.json());
         object.object("limits", limits);
         object.finish()
     }
+}
+
+/// A list of names in lines that are not too long. A sentence stays whole: it may hold a path that is to be copied.
+fn broken(value: &str) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for part in value.split_inclusive(", ") {
+        let listed = !part.trim().contains(' ');
+        match lines.last_mut() {
+            Some(line) if !listed || line.is_empty() || line.len() + part.len() <= VALUE_WIDTH => line.push_str(part),
+            _ => lines.push(part.to_string()),
+        }
+    }
+    lines.iter().map(|line| line.trim_end().to_string()).collect()
 }
 
 impl Present {
@@ -205,5 +232,19 @@ impl Present {
         ];
         let words: Vec<&str> = words.into_iter().filter_map(|(can, word)| can.then_some(word)).collect();
         if words.is_empty() { String::new() } else { format!(": {}", words.join(", ")) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_lists_are_broken() {
+        assert_eq!(broken("one, two"), ["one, two"]);
+        assert_eq!(broken(""), [""]);
+        let lines = broken(&["capability"; 20].join(", "));
+        assert!(lines.len() == 3 && lines.iter().all(|line| line.len() <= VALUE_WIDTH), "{lines:?}");
+        assert!(lines[0].ends_with(','));
     }
 }

@@ -9,8 +9,11 @@ mod encode;
 mod info;
 mod input;
 mod json;
+mod plugin;
 mod process;
 mod protocol;
+mod provider;
+mod run;
 mod sim;
 
 use std::ffi::OsString;
@@ -27,6 +30,9 @@ const HELP: &str = "\
 weft: an RDMA NIC in software
 
   weft [demo]                     two NICs in two processes do all that Weft can do, and check every byte
+  weft run [--road auto|packets] [--] PROGRAM [ARGUMENTS]
+                                  a program that uses libfabric (fi_info, fi_pingpong, mpirun, ...), on Weft;
+                                  weft run --help says more
   weft decode FILE [options]      show the RDMA packets of a pcap or pcapng file (also gzip; - is standard input)
       --json                      one JSON object a line
       --summary                   counts by protocol and opcode
@@ -48,10 +54,13 @@ weft: an RDMA NIC in software
   weft bench lat|bw|rate [options]
                                   Weft beside other libraries and bare sockets, in turns; weft bench --help says more
   weft bench device [options]     messages from and to memory of devices, beside plain copies
-  weft info [--json]              the kinds of memory that are here or why they are absent, how copies are made, limits
+  weft bench ofi [options]        Weft beside other providers of libfabric, all by fi_pingpong
+  weft info [--json]              the kinds of memory that are here or why they are absent, how copies are made, the
+                                  libfabric plug-in, limits
 %SIM%  weft help, weft --version
 
-Exit status: 0 well (bad packets are marked in the output), 1 a file cannot be read or used, 2 the command line is wrong.
+Exit status: 0 well (bad packets are marked in the output), 1 a file cannot be read or used, 2 the command line is wrong;
+of run that of the program.
 ";
 
 /// Why the command ends early.
@@ -61,6 +70,8 @@ pub(crate) enum Failure {
     Usage(String),
     /// The input is at fault; the text says how.
     Told(String),
+    /// As [`Failure::Told`], with an exit status of its own.
+    Status(u8, String),
     /// Nobody reads the output any more.
     Closed,
 }
@@ -82,13 +93,23 @@ impl Failure {
 
 fn main() -> ExitCode {
     let mut out = BufWriter::new(io::stdout().lock());
-    let outcome = arguments().and_then(|words| run(&words, &mut out)).and_then(|()| Ok(out.flush()?));
+    let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let outcome = match words.split_first() {
+        // What follows is for another program, which may take any bytes.
+        Some((first, rest)) if first == "run" => run::run(rest, &mut out),
+        _ => arguments(words).and_then(|words| run(&words, &mut out)),
+    };
+    let outcome = outcome.and_then(|()| Ok(out.flush()?));
     match outcome {
         Ok(()) | Err(Failure::Closed) => ExitCode::SUCCESS,
         Err(Failure::Told(text)) => {
             // Where not even this can be written, the exit status still tells.
             let _ = writeln!(io::stderr(), "weft: {text}");
             ExitCode::from(1)
+        }
+        Err(Failure::Status(status, text)) => {
+            let _ = writeln!(io::stderr(), "weft: {text}");
+            ExitCode::from(status)
         }
         Err(Failure::Usage(text)) => {
             let _ = writeln!(io::stderr(), "weft: {text}\nTry `weft help`.");
@@ -97,11 +118,11 @@ fn main() -> ExitCode {
     }
 }
 
-fn arguments() -> Result<Vec<String>, Failure> {
+fn arguments(words: Vec<OsString>) -> Result<Vec<String>, Failure> {
     let readable = |word: OsString| {
         word.into_string().map_err(|word| Failure::Usage(format!("{} is not UTF-8", word.to_string_lossy())))
     };
-    std::env::args_os().skip(1).map(readable).collect()
+    words.into_iter().map(readable).collect()
 }
 
 fn help(out: &mut dyn Write) -> Result<(), Failure> {
@@ -118,6 +139,7 @@ fn run(arguments: &[String], out: &mut dyn Write) -> Result<(), Failure> {
     }
     match words.as_slice() {
         ["help", "bench"] => Ok(out.write_all(bench::HELP.as_bytes())?),
+        ["help", "run"] => Ok(out.write_all(run::HELP.as_bytes())?),
         ["help", ..] => help(out),
         ["--version" | "-V"] => Ok(writeln!(out, "weft {}", env!("CARGO_PKG_VERSION"))?),
         ["decode", rest @ ..] => {

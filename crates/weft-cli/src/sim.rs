@@ -16,8 +16,7 @@ use weft_sim::{Scenario, Violation};
 use crate::Failure;
 
 /// Lines for `weft help`.
-pub(crate) const HELP: &str = "\
-  weft sim faults [--seeds N] [--from S] [--threads T] [--all]
+pub(crate) const HELP: &str = "  weft sim faults [--seeds N] [--from S] [--threads T] [--all]
                                   run the engine on a simulated network that does its worst, and judge it
                                   (--all, at the end: go on after a seed fails, and tell one of each kind)
   weft sim scale [--peers N]      one node meets N peers: what it keeps for them

@@ -386,7 +386,7 @@ fn info_says_what_is_there_and_why_the_rest_is_not() {
     let plain = weft(&["info"]);
     let shown = text(&plain.stdout);
     assert!(plain.status.success(), "{}", text(&plain.stderr));
-    for section in ["memory", "copies between processes", "network", "limits"] {
+    for section in ["memory", "copies between processes", "network", "libfabric provider", "limits"] {
         assert!(shown.lines().any(|line| line == section), "{shown}");
     }
     // Each kind has a line that says present, or absent and why.
@@ -468,6 +468,53 @@ fn the_benchmark_of_shared_memory_has_peers_and_limits() {
             assert!(shown.contains(&format!("apt-get install {install}")), "{shown}");
         }
     }
+}
+
+#[test]
+fn providers_of_libfabric_are_measured_and_who_fails_is_named() {
+    let _alone = SPINNING.lock();
+    // A plug-in that libfabric cannot load: the others have their figures, and it is said that Weft has none.
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("bench-ofi-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let plugin = folder.join("libweft-fi.so");
+    std::fs::write(&plugin, "no library").unwrap();
+    let bench = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
+        command.args(["bench", "ofi", "--quick", "--rounds", "1", "--sizes", "1,4k"]).args(arguments);
+        command.env("WEFT_PLUGIN", &plugin).output().unwrap()
+    };
+    let output = bench(&["--op", "send", "--link", "shm"]);
+    let shown = text(&output.stdout);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let tables: Vec<&str> =
+        shown.lines().filter(|line| line.starts_with("lat: ") || line.starts_with("bw: ")).collect();
+    assert_eq!(tables.len(), 2, "{shown}");
+    let row = bench_row(&shown, "1");
+    assert!(row.len() == 4 && row[1] == "-" && row[2].parse::<f64>().is_ok_and(|figure| figure > 0.0), "{shown}");
+    assert!(shown.contains("note: fi_pingpong weft rdm: 1 bytes: failed: "), "{shown}");
+    assert!(shown.contains("it has no message rate"), "{shown}");
+
+    // Over the network, with tags; an object for each size and table, then the notes.
+    let output = bench(&["--op", "tagged", "--link", "udp", "--peers-only", "--json"]);
+    let shown = text(&output.stdout);
+    let lines: Vec<&str> = shown.lines().collect();
+    assert_eq!((output.status.code(), lines.len()), (Some(0), 4), "{shown}{}", text(&output.stderr));
+    for provider in ["tcp;ofi_rxm", "udp;ofi_rxd"] {
+        assert!(
+            lines[0].contains(&format!("\"fi_pingpong {provider} rdm\":{{\"kind\":\"peer\",\"median\":")),
+            "{shown}"
+        );
+    }
+    assert!(!shown.contains("\"median\":null"), "{shown}");
+    assert!(lines[3].contains("tcp has endpoints of type msg only"), "{shown}");
+
+    let absent = bench(&["--op", "write"]);
+    assert_eq!(absent.status.code(), Some(2));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
+    let absent = command.args(["bench", "ofi"]).env("PATH", "/nonexistent").output().unwrap();
+    assert_eq!(absent.status.code(), Some(1));
+    assert!(text(&absent.stderr).contains("apt-get install libfabric-bin"));
+    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]

@@ -8,6 +8,7 @@ use core::fmt;
 
 use crate::address::PeerId;
 use crate::atomic::AtomicCall;
+use crate::event::CounterId;
 use crate::memory::LocalKey;
 
 /// Names an endpoint of this node.
@@ -71,11 +72,24 @@ impl CommandFlags {
     pub const UNORDERED: CommandFlags = CommandFlags(16);
     /// More commands follow at once: do not send for this one alone.
     pub const MORE: CommandFlags = CommandFlags(32);
+    /// Of writes, reads and atomics: takes effect at the target after all earlier ones with this flag, of the same endpoint
+    /// to the same target, that meet it in memory ([`Command::must_follow`]).
+    pub const ORDERED: CommandFlags = CommandFlags(64);
+    /// Its end is counted besides ([`crate::engine::Engine::count_end`], which alone sets it): its context is the engine's.
+    pub const COUNTED: CommandFlags = CommandFlags(1 << 15);
+    /// One of the commands that a group is made of: the engine's own, and never a user's.
+    pub const PART: CommandFlags = CommandFlags(1 << 14);
 
     /// Whether all bits of `other` are set.
     #[must_use]
     pub const fn contains(self, other: CommandFlags) -> bool {
         self.0 & other.0 == other.0
+    }
+
+    /// Those that are not in `other`.
+    #[must_use]
+    pub const fn without(self, other: CommandFlags) -> CommandFlags {
+        CommandFlags(self.0 & !other.0)
     }
 }
 
@@ -114,7 +128,7 @@ pub struct Command {
     pub address: u64,
     /// Remote key.
     pub key: u64,
-    /// Immediate data; of atomics with results, the local buffer for them.
+    /// Immediate data; of atomics with results, the local buffer for them, and above it where in that they begin.
     pub immediate: u64,
 }
 
@@ -145,6 +159,36 @@ impl Command {
     #[must_use]
     pub fn results(&self) -> LocalKey {
         LocalKey(self.immediate as u32)
+    }
+
+    /// The first and the last byte of the target's memory that it touches. `None`: it touches none.
+    #[must_use]
+    pub fn remote_range(&self) -> Option<(u64, u64)> {
+        let length = match self.operation {
+            Operation::Write | Operation::Read => u64::from(self.length),
+            Operation::Atomic | Operation::FetchAtomic | Operation::CompareAtomic => self.atomic.bytes()? as u64,
+            _ => return None,
+        };
+        (length > 0).then(|| (self.address, self.address.saturating_add(length - 1)))
+    }
+
+    /// Whether it must wait until an earlier command of the same endpoint to the same target is settled: both are
+    /// [`CommandFlags::ORDERED`] and touch the same bytes under the same key. What is apart is not kept in order.
+    #[must_use]
+    pub fn must_follow(&self, earlier: &Command) -> bool {
+        if !(self.has(CommandFlags::ORDERED) && earlier.has(CommandFlags::ORDERED) && self.key == earlier.key) {
+            return false;
+        }
+        match (self.remote_range(), earlier.remote_range()) {
+            (Some((first, last)), Some((from, to))) => first <= to && from <= last,
+            _ => false,
+        }
+    }
+
+    /// Of atomics with results: where in the local buffer for them they begin.
+    #[must_use]
+    pub fn results_offset(&self) -> u64 {
+        self.immediate >> 32
     }
 
     /// Whether a flag is set.
@@ -179,6 +223,8 @@ pub struct Receive {
     pub silent: bool,
     /// The user's own name for it.
     pub context: u64,
+    /// Counts its end besides the endpoint's own counter.
+    pub counter: Option<CounterId>,
 }
 
 /// Why a command or receive was not taken. Nothing was changed.
@@ -199,6 +245,8 @@ pub enum PostError {
     BadBuffer,
     /// The caller: the operation does not fit the endpoint, or the atomic does not exist.
     NotSupported,
+    /// The caller: no message is claimed by that name at the endpoint.
+    NoSuchClaim,
     /// A local resource: too much is under way.
     QueueFull,
     /// A local resource: the completion queue could not take its event.
@@ -215,6 +263,9 @@ impl fmt::Display for PostError {
             }
             PostError::BadBuffer => write!(f, "the operation reaches outside of its local buffer"),
             PostError::NotSupported => write!(f, "this endpoint cannot do the operation on this datatype"),
+            PostError::NoSuchClaim => {
+                write!(f, "no such claim: its message was received or discarded, or never claimed")
+            }
             PostError::QueueFull => write!(f, "too many operations are under way: read completions, then try again"),
             PostError::CompletionQueueFull => {
                 write!(f, "the completion queue has no room for its event: read completions, then try again")

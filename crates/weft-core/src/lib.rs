@@ -24,3 +24,4 @@ mod random;
 mod reliable;
 mod slab;
 pub mod time;
+pub mod trigger;

@@ -93,6 +93,10 @@ pub const SEGMENTS_MAX: usize = 64;
 pub const TRANSMIT_MAX_BYTES: usize = 65_507;
 /// Bytes of operands of one atomic, compare values included.
 pub const ATOMIC_MAX_BYTES: u32 = 1024;
+/// Triggers that may wait for counters, or to be asked for.
+pub const TRIGGERS_MAX: usize = 1 << 16;
+/// Ordered commands in flight to one target; each that starts is compared with all of them.
+pub const ORDERED_MAX: usize = 128;
 /// Peers that an endpoint remembers to send a Credit to.
 pub const REFUSED_MAX: usize = 64;
 /// Answers and responses that may wait to be sent; a peer that asks for more is not answered and asks again.

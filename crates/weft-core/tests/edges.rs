@@ -5,39 +5,9 @@ mod support;
 
 use support::*;
 use weft_core::command::{Command, CommandFlags, Operation};
-use weft_core::engine::{Bindings, Config, EndpointKind, Piece, Transmit};
+use weft_core::engine::{Bindings, Config, EndpointKind};
 use weft_core::event::Failure;
 use weft_core::memory::{Access, Memory};
-
-/// The datagrams of a transmit.
-fn datagrams(pair: &Pair, from: usize, transmit: &Transmit) -> Vec<Vec<u8>> {
-    let mut bytes = Vec::new();
-    for piece in &transmit.pieces {
-        match piece {
-            Piece::Bytes { start, length } => {
-                bytes.extend_from_slice(&transmit.bytes[*start as usize..][..*length as usize]);
-            }
-            Piece::Memory(granted) => bytes.extend_from_slice(pair.nodes[from].engine.memory().bytes(*granted)),
-        }
-    }
-    let size = if transmit.segment_bytes == 0 { bytes.len().max(1) } else { transmit.segment_bytes };
-    bytes.chunks(size).map(<[u8]>::to_vec).collect()
-}
-
-/// Everything that a node wants to send now.
-fn drain(pair: &mut Pair, from: usize) -> Vec<Vec<u8>> {
-    let (mut transmit, mut all) = (Transmit::default(), Vec::new());
-    while pair.nodes[from].engine.poll_transmit(pair.now, &mut transmit) {
-        assert!(!transmit.pieces.is_empty(), "a transmit without a byte");
-        all.extend(datagrams(pair, from, &transmit));
-    }
-    all
-}
-
-fn give(pair: &mut Pair, to: usize, mut datagram: Vec<u8>) {
-    let from = pair.nodes[1 - to].socket;
-    pair.nodes[to].engine.handle_datagram(pair.now, from, &mut datagram, false);
-}
 
 /// Puts the right trailer under changed bytes.
 fn seal(datagram: &mut [u8]) {

@@ -199,8 +199,9 @@ macro_rules! in_halves {
             compare: [u8; $bytes],
         ) -> Result<[u8; $bytes], Fault> {
             // SAFETY: the caller vouches for alignment and access to both halves.
-            let halves =
-                unsafe { [$atomic::from_ptr(pointer.cast()), $atomic::from_ptr(pointer.add($half_bytes).cast())] };
+            let halves = unsafe {
+                [$atomic::from_ptr(pointer.cast()), $atomic::from_ptr(pointer.add($half_bytes).cast())]
+            };
             let _guard = WIDE.lock().unwrap_or_else(PoisonError::into_inner);
             let mut old = [0; $bytes];
             for (bytes, half) in old.chunks_exact_mut($half_bytes).zip(halves) {

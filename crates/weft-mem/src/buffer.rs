@@ -40,6 +40,8 @@ enum Owner {
     Shared(Arc<[u8]>),
     Region(MemoryRegion),
     List(Box<List>),
+    /// Pieces of the caller's.
+    Pieces(Vec<Piece>),
     #[expect(dead_code, reason = "its end is what counts")]
     Borrowed(Loan),
 }
@@ -111,10 +113,20 @@ impl Buffer {
     #[must_use]
     #[inline]
     pub fn place(&self) -> Option<Place> {
-        let Owner::List(list) = &self.owner else { return Some(self.place) };
-        let mut places = list.pieces.iter().map(|piece| piece.place);
+        let Some(pieces) = self.pieces() else { return Some(self.place) };
+        let mut places = pieces.iter().map(|piece| piece.place);
         let first = places.next().unwrap_or(Place::HOST);
         places.all(|place| place == first).then_some(first)
+    }
+
+    /// Its pieces, if it may have many.
+    #[inline]
+    fn pieces(&self) -> Option<&[Piece]> {
+        match &self.owner {
+            Owner::List(list) => Some(&list.pieces),
+            Owner::Pieces(pieces) => Some(pieces),
+            _ => None,
+        }
     }
 
     /// The region it is part of, if it is of one.
@@ -133,7 +145,7 @@ impl Buffer {
     #[must_use]
     #[inline]
     pub fn segment(&self) -> Option<Segment<'_>> {
-        let one = !matches!(self.owner, Owner::List(_)) && self.place.is_host();
+        let one = self.pieces().is_none() && self.place.is_host();
         one.then(|| Segment::new(self.pointer.as_ptr(), self.length))
     }
 
@@ -159,17 +171,51 @@ impl Buffer {
         Buffer::one(pointer.cast_mut(), length, false, Owner::Lent)
     }
 
+    /// Memory of the caller at a place that the caller knows: without a look at it, an allocation or a count, for faces that
+    /// make a buffer for each operation. [`Buffer::from_device_raw`] checks what it is told.
+    ///
+    /// # Safety
+    /// As [`Buffer::from_raw`], if not `writable` as [`Buffer::from_raw_read_only`]; and all of it is at `place`, of a device
+    /// in one allocation.
+    #[must_use]
+    #[inline]
+    pub unsafe fn from_raw_at(place: Place, pointer: *mut u8, length: usize, writable: bool) -> Buffer {
+        Buffer { place, ..Buffer::one(pointer, length, writable, Owner::Lent) }
+    }
+
     /// Pieces of memory of the caller, one behind the other.
     ///
     /// # Safety
     /// For each piece, as [`Buffer::from_raw`]; if not `writable`, they need only be readable.
     #[must_use]
     pub unsafe fn from_raw_parts(parts: impl IntoIterator<Item = (*mut u8, usize)>, writable: bool) -> Buffer {
-        let mut list = Pieces::default();
-        for (pointer, length) in parts {
-            list.push(NonNull::new(pointer).unwrap_or(NonNull::dangling()), length, Place::HOST);
+        let parts = parts.into_iter().map(|(pointer, length)| (Place::HOST, pointer, length));
+        // SAFETY: as the caller promised.
+        unsafe { Buffer::from_raw_parts_at(parts, writable) }
+    }
+
+    /// The same, each piece at a place that the caller knows. One piece is a buffer like any other; more cost one
+    /// allocation.
+    ///
+    /// # Safety
+    /// For each piece, as [`Buffer::from_raw_at`].
+    #[must_use]
+    pub unsafe fn from_raw_parts_at(
+        parts: impl IntoIterator<Item = (Place, *mut u8, usize)>,
+        writable: bool,
+    ) -> Buffer {
+        let mut parts = parts.into_iter().filter(|(.., length)| *length > 0);
+        let first = parts.next().unwrap_or((Place::HOST, std::ptr::null_mut(), 0));
+        let Some(second) = parts.next() else {
+            // SAFETY: as the caller promised.
+            return unsafe { Buffer::from_raw_at(first.0, first.1, first.2, writable) };
+        };
+        let mut list = Pieces { pieces: Vec::with_capacity(parts.size_hint().0 + 2), length: 0 };
+        for (place, pointer, length) in [first, second].into_iter().chain(parts) {
+            list.push(NonNull::new(pointer).unwrap_or(NonNull::dangling()), length, place);
         }
-        list.into_buffer(Vec::new(), writable)
+        let (pieces, length) = (list.pieces, list.length);
+        Buffer { length, ..Buffer::one(std::ptr::null_mut(), 0, writable, Owner::Pieces(pieces)) }
     }
 
     /// Memory that is lent until `loan` is dropped with the buffer.
@@ -296,12 +342,12 @@ impl Buffer {
         if offset >= self.length {
             return None;
         }
-        let Owner::List(list) = &self.owner else {
+        let Some(pieces) = self.pieces() else {
             return Some((self.pointer.as_ptr().wrapping_add(offset), self.length - offset, self.place));
         };
         // The last piece that begins at or before it; there are no empty ones.
-        let index = list.pieces.partition_point(|piece| piece.start <= offset).checked_sub(1)?;
-        let piece = list.pieces.get(index)?;
+        let index = pieces.partition_point(|piece| piece.start <= offset).checked_sub(1)?;
+        let piece = pieces.get(index)?;
         let inside = offset - piece.start;
         Some((piece.pointer.as_ptr().wrapping_add(inside), piece.length.checked_sub(inside)?, piece.place))
     }
@@ -366,11 +412,11 @@ impl From<Vec<Buffer>> for Buffer {
     fn from(buffers: Vec<Buffer>) -> Buffer {
         let mut pieces = Pieces::default();
         for buffer in &buffers {
-            match &buffer.owner {
-                Owner::List(list) => {
-                    list.pieces.iter().for_each(|piece| pieces.push(piece.pointer, piece.length, piece.place));
+            match buffer.pieces() {
+                Some(parts) => {
+                    parts.iter().for_each(|piece| pieces.push(piece.pointer, piece.length, piece.place));
                 }
-                _ => pieces.push(buffer.pointer, buffer.length, buffer.place),
+                None => pieces.push(buffer.pointer, buffer.length, buffer.place),
             }
         }
         let writable = buffers.iter().all(Buffer::is_writable);
@@ -386,7 +432,7 @@ impl fmt::Debug for Buffer {
             Owner::Inline(_) => "copied",
             Owner::Shared(_) => "shared",
             Owner::Region(_) => "of a region",
-            Owner::List(_) => "in pieces",
+            Owner::List(_) | Owner::Pieces(_) => "in pieces",
             Owner::Borrowed(_) => "borrowed",
         };
         let access = if self.writable { "" } else { ", read only" };

@@ -49,6 +49,8 @@ pub struct HostMemory {
     recycled: Vec<Vec<u8>>,
     /// Memory of a device was attached or registered.
     uses_devices: bool,
+    /// Buffers were attached in pairs.
+    has_pairs: bool,
 }
 
 /// Where a granted piece is.
@@ -70,7 +72,7 @@ impl Resolved {
 #[derive(Debug)]
 struct LocalSlot {
     generation: u32,
-    /// Of a free slot: the one that became free before it.
+    /// Of a free slot: the one that became free before it. Of another: the key of the buffer that it is one with.
     next: u32,
     buffer: Option<Buffer>,
 }
@@ -91,6 +93,7 @@ impl HostMemory {
             keys: Keys::new(),
             recycled: Vec::new(),
             uses_devices: false,
+            has_pairs: false,
             staging: Mutex::default(),
             copies: Copies::default(),
         }
@@ -103,6 +106,7 @@ impl HostMemory {
         let index = self.free;
         if let Some(slot) = self.locals.get_mut(index as usize) {
             self.free = slot.next;
+            slot.next = NO_SLOT;
             // A free slot has no buffer that would have to be dropped.
             std::mem::forget(slot.buffer.replace(buffer));
             return Ok(local_key(index, slot.generation));
@@ -129,6 +133,35 @@ impl HostMemory {
         self.attach(Buffer::inline_from(vec, bytes))
     }
 
+    /// Attaches a copy of at most [`INJECT_MAX_BYTES`] bytes that an operation sends, and the buffer that it writes its
+    /// results to: the keys of both. They are one for [`HostMemory::take`] and [`Memory::release`] of the copy's key, which
+    /// give the buffer back and keep the copy's memory.
+    pub fn attach_pair(&mut self, bytes: &[u8], results: Buffer) -> Result<(LocalKey, LocalKey), AttachError> {
+        let results = self.attach(results)?;
+        let copy = self.attach_inline(bytes).inspect_err(|_| drop(self.take(results)))?;
+        if let Some(slot) = self.locals.get_mut((copy.0 & LOCAL_SLOT_MASK) as usize) {
+            slot.next = results.0;
+            self.has_pairs = true;
+        }
+        Ok((copy, results))
+    }
+
+    /// The copy of a pair was taken out: keeps its memory, and gives the other buffer.
+    #[cold]
+    fn take_pair(&mut self, copy: Buffer, results: LocalKey) -> Option<Buffer> {
+        self.recycle(copy);
+        self.take(results)
+    }
+
+    fn recycle(&mut self, buffer: Buffer) {
+        if let Some(vec) = buffer.into_recycled()
+            && vec.capacity() >= INJECT_MAX_BYTES
+            && self.recycled.len() < INJECT_POOL_MAX
+        {
+            self.recycled.push(vec);
+        }
+    }
+
     /// Gives an attached buffer back; the key is void from now on. `None`: it was void before.
     #[inline]
     pub fn take(&mut self, key: LocalKey) -> Option<Buffer> {
@@ -140,10 +173,14 @@ impl HostMemory {
         let buffer = slot.buffer.take()?;
         let generation = slot.generation;
         slot.generation = slot.generation.wrapping_add(1);
+        let other = slot.next;
         slot.next = self.free;
         self.free = index;
         if self.uses_devices {
             self.let_go(index, generation);
+        }
+        if self.has_pairs && other != NO_SLOT {
+            return self.take_pair(buffer, LocalKey(other));
         }
         Some(buffer)
     }
@@ -762,7 +799,7 @@ impl Memory for HostMemory {
         if let Some(slot) = self.locals.get_mut(index as usize)
             && local_key(index, slot.generation) == key
             && slot.buffer.as_ref().is_some_and(Buffer::is_lent)
-            && !self.uses_devices
+            && !(self.uses_devices || self.has_pairs)
         {
             // Nothing of it has to be dropped.
             std::mem::forget(slot.buffer.take());
@@ -778,11 +815,8 @@ impl Memory for HostMemory {
 impl HostMemory {
     /// Gives an attached buffer back, and keeps the memory of a copy for the next one.
     fn release_owned(&mut self, key: LocalKey) {
-        if let Some(vec) = self.take(key).and_then(Buffer::into_recycled)
-            && vec.capacity() >= INJECT_MAX_BYTES
-            && self.recycled.len() < INJECT_POOL_MAX
-        {
-            self.recycled.push(vec);
+        if let Some(buffer) = self.take(key) {
+            self.recycle(buffer);
         }
     }
 }

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use weft_core::atomic::{AtomicCall, AtomicOperation as Op, Datatype, apply};
 use weft_core::memory::{Access, Fault, Granted, LocalKey, Memory};
 
+use crate::device::{Kind, Place};
 use crate::limits::{INJECT_MAX_BYTES, LOCAL_BUFFERS_MAX, REGIONS_MAX};
 use crate::{Addressing, AttachError, Buffer, HostMemory, MemoryRegion, RegisterError, Segment, crc32c};
 
@@ -155,6 +156,62 @@ fn raw_parts_are_a_list() {
     write_local(&mut memory, key, 1, &[8, 9]).unwrap();
     drop(memory);
     assert_eq!((a, b), ([1, 8], [9, 4, 5]));
+    let parts = |parts: &[(*mut u8, usize)]| {
+        // SAFETY: as above.
+        unsafe { Buffer::from_raw_parts(parts.to_vec(), false) }
+    };
+    let one = parts(&[(std::ptr::null_mut(), 0), (b.as_mut_ptr(), 3), (std::ptr::null_mut(), 0)]);
+    assert_eq!(one.segment().unwrap().len(), 3, "one piece is no list");
+    assert!(!one.is_writable());
+    assert_eq!((parts(&[]).len(), parts(&[(std::ptr::null_mut(), 0)]).len()), (0, 0));
+    let nested: Buffer = vec![parts(&[(a.as_mut_ptr(), 2), (b.as_mut_ptr(), 3)]), vec![7].into()].into();
+    let mut bytes = [0; 6];
+    nested.read(0, &mut bytes).unwrap();
+    assert_eq!(bytes, [1, 8, 9, 4, 5, 7]);
+}
+
+#[test]
+fn raw_parts_of_host_and_device() {
+    let mut memory = HostMemory::new();
+    let place = Place::new(Kind::Emulated, 0);
+    let device = MemoryRegion::alloc_device(place, 64).unwrap();
+    device.write(0, &[5; 64]).unwrap();
+    let mut host = [1u8; 8];
+    let parts = [(Place::HOST, host.as_mut_ptr(), 8), (place, device.as_ptr().wrapping_add(8), 8)];
+    // SAFETY: array and region live until the buffer is taken, and are not looked at before.
+    let buffer = unsafe { Buffer::from_raw_parts_at(parts, true) };
+    assert_eq!((buffer.place(), buffer.is_host(), buffer.len()), (None, false, 16));
+    let key = memory.attach(buffer).unwrap();
+    assert_eq!(read_local(&memory, key, 0, 16).unwrap(), [[1; 8], [5; 8]].concat());
+    write_local(&mut memory, key, 6, &[9; 4]).unwrap();
+    memory.settle().unwrap();
+    drop(memory.take(key));
+    assert_eq!((&host[5..], device.to_vec(7, 4).unwrap()), (&[1, 9, 9][..], vec![5, 9, 9, 5]));
+    // SAFETY: as above.
+    let buffer = unsafe { Buffer::from_raw_at(place, device.as_ptr(), 16, false) };
+    assert_eq!((buffer.place(), buffer.is_writable(), buffer.segment().is_none()), (Some(place), false, true));
+    let mut bytes = [0; 16];
+    buffer.read(0, &mut bytes).unwrap();
+    assert_eq!(bytes[8..10], [9, 9]);
+}
+
+#[test]
+fn a_pair_is_one() {
+    let mut memory = HostMemory::new();
+    for _ in 0..3 {
+        let (copy, results) = memory.attach_pair(b"sent", vec![0; 8].into()).unwrap();
+        assert_eq!(read_local(&memory, copy, 0, 4).unwrap(), b"sent");
+        write_local(&mut memory, results, 0, b"received").unwrap();
+        assert_eq!(memory.take(copy).unwrap().into_vec().unwrap(), b"received");
+        assert!(memory.take(copy).is_none() && memory.take(results).is_none());
+        let (copy, results) = memory.attach_pair(b"", vec![0; 8].into()).unwrap();
+        memory.release(copy);
+        assert_eq!((memory.local_length(copy), memory.local_length(results)), (None, None));
+        // What has the slot next is nobody's other half.
+        let alone = memory.attach(vec![3].into()).unwrap();
+        assert_eq!(memory.take(alone).unwrap().into_vec().unwrap(), [3]);
+    }
+    assert!(memory.attach_pair(&[0; INJECT_MAX_BYTES + 1], vec![0; 8].into()).is_err());
 }
 
 #[test]

@@ -237,6 +237,7 @@ impl Node {
             multi,
             silent: false,
             context: u64::from(operation.id),
+            counter: None,
         };
         let now = self.local_time(now);
         self.engine.post_receive(now, &receive).map_err(|error| self.take_back(given, error))?;

@@ -138,6 +138,7 @@ impl End {
             multi: None,
             silent: false,
             context: u64::MAX,
+            counter: None,
         };
         self.engine.post_receive(Time(now), &receive).map_err(|error| format!("a receive: {error}"))
     }

@@ -117,6 +117,16 @@ impl CompletionQueue {
         self.inner.waiter.wait(self.domain().nic(), awaited, timeout, || self.read())
     }
 
+    /// Sleeps until there is a completion to read, for `timeout` at most (`None`: for ever). False: the time has passed.
+    pub fn wait_ready(&self, timeout: Option<Duration>) -> Result<bool> {
+        let (nic, awaited) = (self.domain().nic(), Awaited::Completion(self.inner.id));
+        let ready = self.inner.waiter.wait(nic, awaited, timeout, || {
+            let core = self.lock_with_completions();
+            if core.is_ready(awaited) { Ok(Some(())) } else { core.check().map(|()| None) }
+        });
+        ready.map(|ready| ready.is_some())
+    }
+
     /// A descriptor for `poll`, `epoll` and event loops: readable when [`try_wait`](CompletionQueue::try_wait) was true
     /// and there may be something to read. Never read from it.
     ///

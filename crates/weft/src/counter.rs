@@ -8,7 +8,7 @@ use std::time::Duration;
 use weft_core::event::{Counter as Count, CounterId};
 
 use crate::domain::Domain;
-use crate::driver::{Awaited, Waiter};
+use crate::driver::{Awaited, Progress, Waiter};
 use crate::error::{Error, Result};
 
 /// Counts operations that ended. An endpoint can have one for each kind of operation
@@ -71,6 +71,18 @@ impl Counter {
         self.change(|count| count.errors = errors);
     }
 
+    /// Adds to the errors.
+    pub fn add_errors(&self, more: u64) {
+        self.change(|count| count.errors = count.errors.wrapping_add(more));
+    }
+
+    /// Value and errors as they were at the same time.
+    #[must_use]
+    pub fn read(&self) -> (u64, u64) {
+        let count = self.count();
+        (count.value, count.errors)
+    }
+
     /// Sleeps until the value is at least this, for `timeout` at most (`None`: for ever). Fails when an operation does.
     pub fn wait(&self, value: u64, timeout: Option<Duration>) -> Result<()> {
         let errors = self.errors();
@@ -127,7 +139,12 @@ impl Counter {
     }
 
     fn count(&self) -> Count {
-        let mut core = self.domain().nic().lock_progressed();
+        let nic = self.domain().nic();
+        let mut core = nic.lock();
+        if nic.progress_mode() == Progress::Manual {
+            // Who reads it comes again soon, or makes ready for sleep, which looks at everything.
+            core.progress();
+        }
         core.settle();
         core.engine.counter(self.inner.id)
     }
@@ -143,6 +160,6 @@ impl Drop for Inner {
     fn drop(&mut self) {
         let mut core = self.domain.nic().lock();
         self.waiter.close(&mut core);
-        core.engine.close_counter(self.id);
+        core.close_counter(self.id);
     }
 }

@@ -20,6 +20,7 @@ use weft_mem::lock::{Guard, Lock, OneAtATime};
 use weft_mem::{HostMemory, Segment, Sendable};
 
 use crate::completion_queue::Stash;
+use crate::deferred::DeferredList;
 use crate::error::{Error, Result};
 use crate::limits::{
     DRAIN_ROUNDS_MAX, FLUSH_US, LINK_POLL_US, LINK_RETRY_US, LOOKS_PER_ROUND, PIECES_PER_BATCH, RECEIVE_ROUNDS_MAX,
@@ -125,6 +126,7 @@ pub(crate) struct Core {
     looked_at: u64,
     rounds: u32,
     pub(crate) stash: Stash,
+    pub(crate) deferred: DeferredList,
     start: Instant,
     /// Filled by the engine and not yet taken by the link: those from `sent` to `filled`.
     transmits: Vec<Transmit>,
@@ -154,6 +156,7 @@ impl Core {
             looked_at: 0,
             rounds: 0,
             stash: Stash::default(),
+            deferred: DeferredList::default(),
             start: Instant::now(),
             transmits: (0..TRANSMIT_BATCH_MAX).map(|_| transmit()).collect(),
             sent: 0,
@@ -257,6 +260,8 @@ impl Core {
         if self.engine.is_urgent() {
             let now = self.now();
             self.transmit(now);
+            self.notify();
+        } else if self.deferred.is_waiting() {
             self.notify();
         }
     }
@@ -423,9 +428,13 @@ impl Core {
         next
     }
 
-    /// Wakes those who have got what they sleep for, and those who sleep longer than they may.
+    /// After anything may have changed: does what counters have triggered, then wakes those who have got what they sleep
+    /// for, and those who sleep longer than they may.
     #[inline]
     pub(crate) fn notify(&mut self) {
+        if self.engine.has_triggered() || self.deferred.is_waiting() {
+            self.fire();
+        }
         if !self.armed.is_empty() {
             self.notify_some();
         }

@@ -5,18 +5,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use weft_core::address::Address;
+use weft_core::address::{Address, PeerId};
 use weft_core::command::{Command, CommandFlags, EndpointId, Operation, PostError, Receive};
-use weft_core::engine::{Bindings, EndpointKind, Opening};
+use weft_core::engine::{Bindings, ClaimId, EndpointKind, Opening, Peek, Peeked};
+use weft_core::event::Failure;
 use weft_core::memory::LocalKey;
 use weft_mem::{Buffer, Segment};
 
 use crate::completion_queue::CompletionQueue;
 use crate::counter::Counter;
 use crate::domain::Domain;
-use crate::driver::Core;
+use crate::driver::{Core, Progress};
 use crate::error::{Error, Refused, Result};
 use crate::limits::LINGER_MAX_US;
+use crate::vector::{self, RemoteRange};
 
 /// Sends and receives; many peers through one endpoint, without connecting. Clones name the same endpoint. When the last
 /// one is dropped it closes: what was injected is brought on its way first, all else that is under way ends with
@@ -66,6 +68,11 @@ pub struct EndpointOptions {
     /// Its number in [`Endpoint::address`], if that shall be a certain one: peers that know the number need not be told
     /// the address. `None`: one is drawn that nobody can guess, and that is not 0.
     pub number: Option<u32>,
+    /// Another endpoint of the same domain and kind, whose receives serve messages for this one too: several endpoints can
+    /// share one pool of receives. None can be posted to this one then. Messages match in the order in which they come,
+    /// whichever endpoint they are for, and are reported to the queue and counter of that one, or, where it has none, of
+    /// the other. What is posted stays the other's when this one closes.
+    pub receives_from: Option<Endpoint>,
     /// Completions of what it sends, writes and reads.
     pub transmit_queue: Option<CompletionQueue>,
     /// Completions of receives, and of peers' writes with immediate data.
@@ -78,9 +85,9 @@ pub struct EndpointOptions {
     pub read_counter: Option<Counter>,
     /// Counts writes and atomics.
     pub write_counter: Option<Counter>,
-    /// Counts writes of peers into our memory.
+    /// Counts writes of peers into our memory, and their atomics that change it.
     pub remote_write_counter: Option<Counter>,
-    /// Counts reads of peers from our memory.
+    /// Counts reads of peers from our memory, and their atomics that fetch.
     pub remote_read_counter: Option<Counter>,
 }
 
@@ -89,6 +96,7 @@ impl Default for EndpointOptions {
         EndpointOptions {
             kind: EndpointKind::Reliable,
             number: None,
+            receives_from: None,
             transmit_queue: None,
             receive_queue: None,
             send_counter: None,
@@ -143,6 +151,8 @@ pub(crate) enum Payload<'a> {
     Atomic { buffer: Buffer, fetches: bool },
     /// A copy of these.
     Copy(&'a [u8]),
+    /// Of an atomic: a copy of these, and where its results go.
+    Fetch { bytes: &'a [u8], results: Buffer },
 }
 
 impl Endpoint {
@@ -150,7 +160,8 @@ impl Endpoint {
         let queues = [&options.transmit_queue, &options.receive_queue];
         let foreign_queue = queues.into_iter().flatten().any(|queue| !queue.domain().is_same(domain));
         let foreign_counter = options.counters().into_iter().flatten().any(|counter| !counter.domain().is_same(domain));
-        if foreign_queue || foreign_counter {
+        let foreign_receives = options.receives_from.as_ref().is_some_and(|other| !other.domain().is_same(domain));
+        if foreign_queue || foreign_counter || foreign_receives {
             return Err(Error::OtherDomain);
         }
         let queue = |queue: &Option<CompletionQueue>| queue.as_ref().map(CompletionQueue::id);
@@ -166,7 +177,8 @@ impl Endpoint {
             remote_read_counter: counter(&options.remote_read_counter),
         };
         let mut core = domain.nic().lock();
-        let opening = Opening { number: options.number };
+        let receives_from = options.receives_from.as_ref().map(Endpoint::id);
+        let opening = Opening { number: options.number, receives_from };
         let id = core.engine.open_endpoint_with(options.kind, bindings, &opening)?;
         let number = core.engine.endpoint_number(id).ok_or(PostError::NoSuchEndpoint)?;
         drop(core);
@@ -217,12 +229,36 @@ impl Endpoint {
         cancelled
     }
 
-    #[inline]
+    /// From now on it exists for one peer only: requests and messages of all others are refused as if there were no such
+    /// endpoint. What they have sent before is dropped; receives that it had matched fail with
+    /// [`Failure::Aborted`](crate::Failure::Aborted). For connections: both ends restrict themselves to each other.
+    ///
+    /// The peer is told by its address. A peer on this machine whose domain is bound to all addresses is not known as one
+    /// of them: such a domain has to be bound to one.
+    pub fn restrict_to(&self, peer: PeerId) -> Result<()> {
+        let mut core = self.domain().nic().lock();
+        let now = core.now();
+        let core_ref = &mut *core;
+        core_ref.engine.restrict_endpoint(now, self.inner.id, peer)?;
+        if let Some(local) = &mut core_ref.local {
+            local.restrict_endpoint(&mut core_ref.engine, self.inner.id);
+        }
+        core.transmit(now);
+        core.notify();
+        Ok(())
+    }
+
     pub(crate) fn id(&self) -> EndpointId {
         self.inner.id
     }
 
-    #[inline]
+    /// The NIC will post this command by itself.
+    pub(crate) fn will_post(&self, command: &Command) {
+        if command.has(CommandFlags::SILENT) {
+            self.inner.injected.store(true, Ordering::Relaxed);
+        }
+    }
+
     fn context(&self, chosen: Option<u64>) -> u64 {
         chosen.unwrap_or_else(|| self.inner.next_context.fetch_add(1, Ordering::Relaxed))
     }
@@ -233,6 +269,7 @@ impl Endpoint {
     pub(crate) fn post_at_once(&self, command: &mut Command, bytes: Segment<'_>) -> Option<Result<(), PostError>> {
         command.endpoint = self.inner.id;
         command.length = u32::try_from(bytes.len()).ok()?;
+        command.flags = command.flags.without(CommandFlags::PART | CommandFlags::COUNTED);
         if command.has(CommandFlags::SILENT) {
             self.inner.injected.store(true, Ordering::Relaxed);
         }
@@ -256,6 +293,7 @@ impl Endpoint {
         context: Option<u64>,
     ) -> Result<u64, Refused> {
         command.context = self.context(context);
+        command.flags = command.flags.without(CommandFlags::PART);
         if command.has(CommandFlags::SILENT) {
             self.inner.injected.store(true, Ordering::Relaxed);
         }
@@ -284,20 +322,45 @@ impl Endpoint {
         Ok(command.context)
     }
 
-    /// Posts a receive with its buffer; gives its context.
-    pub(crate) fn post_receive(
+    /// Posts a command that goes in parts, each to a range of the peer's memory, all of them or none.
+    pub(crate) fn post_parts(
         &self,
+        mut whole: Command,
+        payload: Payload<'_>,
+        ranges: &[RemoteRange],
+    ) -> Result<(), Refused> {
+        whole.flags = whole.flags.without(CommandFlags::PART);
+        if whole.has(CommandFlags::SILENT) {
+            self.inner.injected.store(true, Ordering::Relaxed);
+        }
+        let mut core = self.domain().nic().lock();
+        core.attach_payload(&mut whole, payload)?;
+        core.post_parts(&whole, ranges).map_err(|error| {
+            let buffer = core.engine.memory_mut().take(whole.local);
+            Refused { error: error.into(), buffer }
+        })
+    }
+
+    /// Posts a receive with its buffer; gives its context.
+    pub(crate) fn post_receive(&self, receive: Receive, buffer: Buffer, context: Option<u64>) -> Result<u64, Refused> {
+        self.post_receive_for(None, receive, buffer, context)
+    }
+
+    /// The same, for a message that was claimed or for any that matches.
+    pub(crate) fn post_receive_for(
+        &self,
+        claim: Option<ClaimId>,
         mut receive: Receive,
         buffer: Buffer,
         context: Option<u64>,
     ) -> Result<u64, Refused> {
         receive.context = self.context(context);
-        self.enlist(&mut receive, buffer).map(|()| receive.context)
+        self.enlist(claim, &mut receive, buffer).map(|()| receive.context)
     }
 
     /// Posts a receive with its buffer; its local key is filled in here.
     #[inline]
-    pub(crate) fn enlist(&self, receive: &mut Receive, buffer: Buffer) -> Result<(), Refused> {
+    pub(crate) fn enlist(&self, claim: Option<ClaimId>, receive: &mut Receive, buffer: Buffer) -> Result<(), Refused> {
         if !buffer.is_writable() && !buffer.is_empty() {
             return Err(Refused { error: PostError::BadBuffer.into(), buffer: Some(buffer) });
         }
@@ -305,16 +368,45 @@ impl Endpoint {
         let core = &mut *core;
         receive.local = core.attach(buffer)?;
         // Only a message that waits as packets brings timers into it.
-        let now = if core.engine.has_unexpected(receive.endpoint) { core.now() } else { core.engine.clock() };
-        if let Err(error) = core.engine.post_receive(now, receive) {
+        let waits = claim.is_some() || core.engine.has_unexpected(receive.endpoint);
+        let now = if waits { core.now() } else { core.engine.clock() };
+        let posted = match claim {
+            None => core.engine.post_receive(now, receive),
+            Some(claim) => core.engine.receive_claimed(now, claim, receive),
+        };
+        if let Err(error) = posted {
             let buffer = core.engine.memory_mut().take(receive.local);
             return Err(Refused { error: error.into(), buffer });
         }
-        core.unblock();
-        if core.engine.is_urgent() {
+        core.received();
+        Ok(())
+    }
+
+    /// The first message that waits and that a receive would take. Messages that come are looked for if none waits.
+    pub(crate) fn peek(&self, mut receive: Receive, peek: Peek) -> Result<Option<Peeked>> {
+        receive.endpoint = self.inner.id;
+        let nic = self.domain().nic();
+        let mut core = nic.lock();
+        let now = core.now();
+        let mut found = core.engine.peek(now, &receive, peek)?;
+        if found.is_none() && nic.progress_mode() == Progress::Manual {
+            core.progress();
             let now = core.now();
-            core.posted(now, false);
+            found = core.engine.peek(now, &receive, peek)?;
         }
+        if found.is_none() {
+            core.check()?;
+        } else if peek == Peek::Discard {
+            core.received();
+        }
+        Ok(found)
+    }
+
+    pub(crate) fn discard_claimed(&self, claim: ClaimId) -> Result<()> {
+        let mut core = self.domain().nic().lock();
+        let now = core.now();
+        core.engine.discard_claimed(now, self.inner.id, claim)?;
+        core.received();
         Ok(())
     }
 }
@@ -343,6 +435,7 @@ impl Drop for Inner {
         }
         let mut core = nic.lock();
         let now = core.now();
+        core.drop_deferred_of(self.id);
         core.close_local(self.id);
         core.engine.close_endpoint(now, self.id);
         core.transmit(now);
@@ -392,6 +485,40 @@ impl Core {
         Ok(())
     }
 
+    /// After a receive was posted or a message thrown away: what waited for that goes on, and peers are told.
+    #[inline]
+    fn received(&mut self) {
+        self.unblock();
+        if self.engine.is_urgent() {
+            let now = self.now();
+            self.posted(now, false);
+        } else if self.engine.has_triggered() {
+            self.notify();
+        }
+    }
+
+    fn post_parts(&mut self, whole: &Command, ranges: &[RemoteRange]) -> Result<(), PostError> {
+        let local = self.local.as_mut();
+        let room = local.and_then(|local| local.has_room(&self.engine, whole.endpoint, whole.peer, ranges.len()));
+        if !room.unwrap_or_else(|| self.engine.has_room_for(ranges.len())) {
+            return Err(PostError::QueueFull);
+        }
+        self.engine.addresses().address(whole.peer).ok_or(PostError::NoSuchPeer)?;
+        let parts = vector::parts(whole, ranges)?;
+        let group = self.engine.open_group(whole, ranges.len() as u32)?;
+        let now = self.now();
+        for part in parts {
+            let mut part = self.engine.part(group, &part);
+            let local = self.post_local(&mut part);
+            if local.unwrap_or_else(|| self.engine.post(now, &part)).is_err() {
+                // There was room for all of them, and nothing else can be wrong: but the user must hear of the rest.
+                self.engine.report(&part, Err(Failure::LocalFault));
+            }
+        }
+        self.posted(now, whole.has(CommandFlags::MORE));
+        Ok(())
+    }
+
     fn close_local(&mut self, endpoint: EndpointId) {
         if let Some(local) = &mut self.local {
             local.close_endpoint(&mut self.engine, endpoint);
@@ -400,7 +527,7 @@ impl Core {
 
     /// Makes a buffer the engine's; an empty one is none.
     #[inline]
-    fn attach(&mut self, buffer: Buffer) -> Result<LocalKey, Refused> {
+    pub(crate) fn attach(&mut self, buffer: Buffer) -> Result<LocalKey, Refused> {
         self.engine.memory_mut().attach(buffer).map_err(Refused::from)
     }
 
@@ -437,6 +564,14 @@ impl Core {
             Payload::Copy(bytes) => {
                 command.length = u32::try_from(bytes.len()).map_err(|_| too_long(bytes.len()))?;
                 command.local = self.engine.memory_mut().attach_inline(bytes)?;
+            }
+            Payload::Fetch { bytes, results } => {
+                if !results.is_writable() {
+                    return Err(Refused { error: PostError::BadBuffer.into(), buffer: Some(results) });
+                }
+                command.length = u32::try_from(bytes.len()).map_err(|_| too_long(bytes.len()))?;
+                let (local, results) = self.engine.memory_mut().attach_pair(bytes, results)?;
+                (command.local, command.immediate) = (local, u64::from(results.0));
             }
         }
         Ok(())

@@ -38,6 +38,10 @@ pub enum Error {
     OtherDomain,
     /// The caller promised that one thread at a time uses a domain that has a thread of its own.
     NotSingleThreaded,
+    /// The caller: the endpoint has a connection already.
+    AlreadyConnected,
+    /// The manager has no room for another connection.
+    TooManyConnections,
     /// The caller: memory cannot be registered like that.
     Register(RegisterError),
     /// The time given to the call has passed.
@@ -76,7 +80,8 @@ impl Error {
     pub fn blame(&self) -> Blame {
         match self {
             Error::Post(PostError::QueueFull | PostError::CompletionQueueFull) => Blame::Resource,
-            Error::Post(_) | Error::Memory(_) | Error::OtherDomain | Error::NotSingleThreaded => Blame::Caller,
+            Error::Post(_) | Error::Memory(_) | Error::OtherDomain => Blame::Caller,
+            Error::NotSingleThreaded | Error::AlreadyConnected => Blame::Caller,
             Error::Open(OpenError::TooManyRows) => Blame::Resource,
             Error::Open(_) => Blame::Caller,
             Error::Register(RegisterError::Wraps | RegisterError::ReadOnly | RegisterError::KeyInUse) => Blame::Caller,
@@ -90,9 +95,8 @@ impl Error {
             Error::Device(DeviceError::NotSupported | DeviceError::BadAddress) => Blame::Caller,
             Error::Device(DeviceError::BadHandle) => Blame::Peer,
             Error::DeviceFailed | Error::Device(_) => Blame::Resource,
-            Error::Protocol(_) | Error::AddressVectorFull | Error::MemoryTableFull | Error::System { .. } => {
-                Blame::Resource
-            }
+            Error::Protocol(_) | Error::AddressVectorFull | Error::MemoryTableFull => Blame::Resource,
+            Error::TooManyConnections | Error::System { .. } => Blame::Resource,
         }
     }
 
@@ -120,6 +124,10 @@ impl fmt::Display for Error {
             Error::NotSingleThreaded => {
                 f.write_str("a NIC with a thread of its own is used by two: choose manual progress, or make no promise")
             }
+            Error::AlreadyConnected => {
+                f.write_str("the endpoint has a connection already: drop that, or open another endpoint")
+            }
+            Error::TooManyConnections => f.write_str("too many connections: drop those that have ended"),
             Error::Protocol(text) => write!(f, "the protocol tables cannot be loaded: {text}"),
             Error::AddressVectorFull => f.write_str("the address vector is full: remove peers that are not needed"),
             Error::MemoryTableFull => {

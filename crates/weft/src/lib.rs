@@ -68,6 +68,7 @@
 //! - Messages (tagged or not) of one endpoint to another meet receives in the order in which they were posted, unless
 //!   [`Options::unordered`] was set. A completion comes when its message is complete, so a short one may come before that
 //!   of a longer message which matched earlier (P-6.4 in `docs/protocol.md`).
+//! - Writes, reads and atomics with [`Options::ordered`] take effect after earlier such ones that touch the same bytes.
 //! - There is no other order: writes, reads and atomics are executed, and complete, as they come. An operation with
 //!   [`Options::fence`] begins when all earlier ones of its endpoint to the same target are settled (P-6.5).
 //! - Bytes of one operation are placed in any order; only its completion says that they are there. A write with immediate
@@ -82,7 +83,9 @@
 mod address_vector;
 mod atomic;
 mod completion_queue;
+pub mod connection;
 mod counter;
+mod deferred;
 mod domain;
 mod driver;
 mod endpoint;
@@ -96,6 +99,7 @@ mod operation;
 pub mod raw;
 mod registrations;
 mod scope;
+mod vector;
 
 pub use address_vector::AddressVector;
 pub use atomic::Element;

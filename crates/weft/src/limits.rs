@@ -23,6 +23,38 @@ pub const LINGER_ACKNOWLEDGE_US: u64 = 4 * weft_core::limits::ACK_DELAY_US;
 /// Rounds of receiving before a timeout is believed: as many datagrams as may wait in a socket, more or less.
 pub const DRAIN_ROUNDS_MAX: usize = 256;
 
+/// Private data of a connection request or its answer.
+pub const CONNECTION_DATA_MAX_BYTES: usize = 256;
+/// What is in front of it in a message between managers.
+pub const CONNECTION_HEADER_BYTES: usize = 32;
+/// Connections of one manager.
+pub const CONNECTIONS_MAX: usize = 1 << 16;
+/// Receives that a manager keeps posted; more messages wait, as all that come before their receive do.
+pub const CONNECTION_RECEIVES: usize = 64;
+/// Messages of a manager that are under way; more wait.
+pub const CONNECTION_SENDS_MAX: usize = 128;
+/// Places in a manager's completion queue: a quarter is kept for receives, and each peer that is watched takes one.
+pub const CONNECTION_QUEUE_CAPACITY: usize = 2048;
+/// Peers of a manager that are watched. Others are heard of when something that is sent to them fails.
+pub const CONNECTION_WATCHES_MAX: usize = 1024;
+/// Watches of one peer that are thrown away at once.
+pub const CONNECTION_DISCARDS_MAX: usize = 4;
+/// Answers that wait; past this, messages about connections that are unknown are not answered.
+pub const CONNECTION_ANSWERS_MAX: usize = 4096;
+/// Completions that one call takes before it lets its caller look at the events.
+pub const CONNECTION_COMPLETIONS_PER_TURN: usize = 256;
+/// Requests that wait for a listener's user; more wait at their senders.
+pub const CONNECTION_REQUESTS_MAX: usize = 1024;
+/// Requests that a listener remembers, to know them should they come again.
+pub const CONNECTION_SEEN_MAX: usize = 8192;
+/// How often a request is sent that nothing answers, each for as long as the engine tries ([`weft_core::limits::GIVE_UP_US`]
+/// unless configured).
+pub const CONNECTION_REQUEST_ATTEMPTS: u32 = 4;
+/// The same of other messages, whose receiver has been heard of.
+pub const CONNECTION_ATTEMPTS: u32 = 32;
+/// How long an answer is waited for, unless chosen.
+pub const CONNECTION_PATIENCE_US: u64 = 60_000_000;
+
 /// Further looks at the rings in a round that found nothing there.
 pub const LOOKS_PER_ROUND: usize = 4;
 /// Ticks of the processor's clock between two looks at everything, about 20 µs: such a look costs half a microsecond, which
@@ -94,9 +126,14 @@ pub const LOCAL_HANDLE_LOOKS_MAX: u32 = 64;
 pub const LOCAL_COPIES_MAX: usize = 64;
 /// Copies of one peer that are not done, after which one round does not ask about more. A device has as many streams.
 pub const LOCAL_COPIES_ASKED: usize = weft_mem::limits::CUDA_STREAMS;
+/// Ranges of a peer's memory that one operation can have.
+pub const RANGES_MAX: usize = 8;
 
 const _: () = {
     assert!(LOCAL_FRAGMENT_BYTES <= weft_link::limits::PAYLOAD_MAX_BYTES);
     assert!(LOCAL_BOUNCE_BYTES <= LOCAL_EAGER_MAX_BYTES);
+    assert!(CONNECTION_DATA_MAX_BYTES <= u16::MAX as usize);
+    let posted = CONNECTION_SENDS_MAX + CONNECTION_WATCHES_MAX;
+    assert!(posted + CONNECTION_RECEIVES <= CONNECTION_QUEUE_CAPACITY * 3 / 4);
     assert!(weft_core::limits::ATOMIC_MAX_BYTES as usize <= LOCAL_FRAGMENT_BYTES);
 };

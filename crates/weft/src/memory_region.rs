@@ -1,12 +1,13 @@
 //! Memory that peers may reach.
 
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use weft_core::memory::Access;
 use weft_mem::device::Place;
 use weft_mem::{Addressing, Buffer, Region};
 
+use crate::counter::Counter;
 use crate::domain::Domain;
 use crate::error::{Error, Result};
 
@@ -38,6 +39,8 @@ pub struct MemoryRegion {
 struct Inner {
     memory: weft_mem::MemoryRegion,
     region: Region,
+    /// What the engine counts with: kept open. Never locked by who holds the NIC.
+    counters: Mutex<[Option<Counter>; 2]>,
     domain: Domain,
 }
 
@@ -142,7 +145,9 @@ impl MemoryRegion {
         };
         drop(core);
         bytes.begin_sharing();
-        Ok(MemoryRegion { inner: Arc::new(Inner { memory: bytes, region, domain: domain.clone() }) })
+        Ok(MemoryRegion {
+            inner: Arc::new(Inner { memory: bytes, region, counters: Mutex::default(), domain: domain.clone() }),
+        })
     }
 
     /// The key that peers must name.
@@ -174,6 +179,51 @@ impl MemoryRegion {
         Ok(Buffer::from_region(&self.inner.memory, offset, length)?)
     }
 
+    /// Counts what peers do to it from now on: `writes` each write, and each atomic that changes it; `reads` each read, and
+    /// each atomic that fetches. Two times `None` ends it. Peers of the same machine then reach it through this NIC only.
+    ///
+    /// A write or atomic is counted when all its bytes are there; a read over the network when it is first asked for. What
+    /// is under way meanwhile may be counted or not.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use weft::Access;
+    /// # let domain = weft::Domain::udp("127.0.0.1:0")?;
+    /// # let queue = domain.completion_queue(16);
+    /// # let endpoint = domain.endpoint(&queue)?;
+    /// # let myself = domain.addresses().insert(endpoint.address())?;
+    /// let region = domain.register(4096, Access::REMOTE)?;
+    /// let written = domain.counter();
+    /// region.count(Some(written.clone()), None)?;
+    /// endpoint.write(myself, region.remote(), b"whoever it was".to_vec())?;
+    /// written.wait(1, Some(Duration::from_secs(10)))?;
+    /// assert_eq!(region.to_vec(0, 14)?, b"whoever it was");
+    /// # Ok::<(), weft::Error>(())
+    /// ```
+    pub fn count(&self, writes: Option<Counter>, reads: Option<Counter>) -> Result<()> {
+        let foreign = |counter: &Counter| !counter.domain().is_same(&self.inner.domain);
+        if writes.iter().chain(&reads).any(foreign) {
+            return Err(Error::OtherDomain);
+        }
+        let mut counters = self.inner.counters.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut guard = self.inner.domain.nic().lock();
+        let core = &mut *guard;
+        let (key, id) = (self.key(), |counter: &Option<Counter>| counter.as_ref().map(Counter::id));
+        core.engine.count_region(key, id(&writes), id(&reads));
+        if (writes.is_some() || reads.is_some())
+            && let Some(local) = &mut core.local
+        {
+            // Who has it mapped asks anew, and is refused.
+            local.revoke(&mut core.engine, key);
+        }
+        drop(guard);
+        let before = std::mem::replace(&mut *counters, [writes, reads]);
+        drop(counters);
+        // Closing a counter takes the lock that was held.
+        drop(before);
+        Ok(())
+    }
+
     /// The domain it is registered with.
     #[must_use]
     pub fn domain(&self) -> &Domain {
@@ -194,6 +244,10 @@ impl Drop for Inner {
         // there are no more. A key that a peer has invalidated is gone already.
         let mut guard = self.domain.nic().lock();
         let core = &mut *guard;
+        let counters = self.counters.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if counters.iter().any(Option::is_some) {
+            core.engine.count_region(self.region.key, None, None);
+        }
         let _ = core.engine.memory_mut().end(&self.region);
         // Peers on this machine may have it mapped. Honest ones let go; whatever the others do, they are left with a copy
         // if the memory has another use.

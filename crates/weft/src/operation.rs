@@ -27,6 +27,9 @@ pub struct Options {
     pub silent: bool,
     /// Of messages: may overtake earlier ones.
     pub unordered: bool,
+    /// Of writes, reads and atomics: takes effect after all earlier ordered ones of this endpoint to the same target that
+    /// touch the same bytes under the same key. Those that touch other bytes may overtake each other.
+    pub ordered: bool,
     /// More operations follow at once; this one may wait for them, to share datagrams.
     pub more: bool,
 }
@@ -41,6 +44,7 @@ impl Default for Options {
             solicited: false,
             silent: false,
             unordered: false,
+            ordered: false,
             more: false,
         }
     }
@@ -55,6 +59,7 @@ impl Options {
             (self.solicited, CommandFlags::SOLICITED),
             (self.silent, CommandFlags::SILENT),
             (self.unordered, CommandFlags::UNORDERED),
+            (self.ordered, CommandFlags::ORDERED),
             (self.more, CommandFlags::MORE),
         ];
         for (set, flag) in flags {
@@ -162,6 +167,7 @@ impl Endpoint {
             multi: options.multi,
             silent: options.silent,
             context: 0,
+            counter: None,
         };
         self.post_receive(receive, buffer, options.context)
     }

@@ -5,6 +5,7 @@
 
 pub use weft_core::atomic::{AtomicCall, AtomicClass, AtomicOperation, Datatype};
 pub use weft_core::command::{Command, CommandFlags, EndpointId, Operation, Receive};
+pub use weft_core::engine::{ClaimId, Peek, Peeked};
 pub use weft_core::memory::LocalKey;
 /// Memory of the process or of a device, to be registered or used in buffers; [`crate::MemoryRegion`] is one that is
 /// registered.
@@ -12,8 +13,12 @@ pub use weft_mem::MemoryRegion as Memory;
 pub use weft_mem::lock::OneAtATime;
 pub use weft_mem::{Addressing, Buffer};
 
+pub use crate::deferred::{
+    Deferred, DeferredId, DeferredWork, Withdrawn, cancel_deferred, defer, deferred, flush_deferred,
+};
 pub use crate::numbers::Numbers;
 pub use crate::registrations::Registrations;
+pub use crate::vector::{RemoteRange, post_atomic, post_atomic_vector, post_vector};
 
 use std::ops::{ControlFlow, Deref};
 
@@ -47,6 +52,7 @@ pub fn receive(endpoint: &Endpoint, length: u64) -> Receive {
         multi: None,
         silent: false,
         context: 0,
+        counter: None,
     }
 }
 
@@ -76,6 +82,7 @@ pub fn post(endpoint: &Endpoint, command: &Command, buffer: Option<Buffer>) -> R
     let mut command = *command;
     command.endpoint = endpoint.id();
     command.local = LocalKey::NONE;
+    command.flags = command.flags.without(CommandFlags::COUNTED);
     let payload = match (command.operation, buffer) {
         // Results never go to a buffer that the command names: it would be another operation's.
         (Operation::FetchAtomic | Operation::CompareAtomic, None) => {
@@ -128,6 +135,7 @@ pub fn post_copy(endpoint: &Endpoint, command: &Command, bytes: &[u8]) -> Result
     }
     command.endpoint = endpoint.id();
     command.offset = 0;
+    command.flags = command.flags.without(CommandFlags::COUNTED);
     endpoint.post(command, Payload::Copy(bytes), Some(command.context)).map(|_| ())
 }
 
@@ -136,7 +144,7 @@ pub fn post_copy(endpoint: &Endpoint, command: &Command, bytes: &[u8]) -> Result
 pub fn post_receive(endpoint: &Endpoint, receive: &Receive, buffer: Buffer) -> Result<(), Refused> {
     let mut receive = *receive;
     receive.endpoint = endpoint.id();
-    endpoint.enlist(&mut receive, buffer)
+    endpoint.enlist(None, &mut receive, buffer)
 }
 
 /// A completion where it waits. [`Ended::source`] tells who sent a message; all else is in the entry itself.
@@ -199,4 +207,47 @@ pub fn read_completions(
     take: impl FnMut(&Ended<'_>) -> ControlFlow<()>,
 ) -> Result<usize> {
     queue.show(limit, take)
+}
+
+/// Finds the first message that waits and that `receive` would take, tagged or not, whether its bytes are here or still at
+/// its sender; of the receive only source, tag and ignored bits matter. `None`: there is none, also after a round of work
+/// where that is the caller's business.
+///
+/// ```
+/// use weft::raw::{self, Buffer, Peek};
+/// # let domain = weft::Domain::udp("127.0.0.1:0")?;
+/// # let queue = domain.completion_queue(64);
+/// # let endpoint = domain.endpoint(&queue)?;
+/// # let myself = domain.addresses().insert(endpoint.address())?;
+/// endpoint.inject(myself, b"how long is it?")?;
+/// let mut receive = raw::receive(&endpoint, 0);
+/// let found = loop {
+///     if let Some(found) = raw::peek(&endpoint, &receive, Peek::Claim)? {
+///         break found;
+///     }
+/// };
+/// // It is ours now, whatever else is posted; and we know how much room it takes.
+/// (receive.length, receive.context) = (found.length, 99);
+/// raw::receive_claimed(&endpoint, found.claim.unwrap(), &receive, Buffer::from(vec![0; found.length as usize]))?;
+/// let completion = queue.wait(None)?.unwrap();
+/// assert_eq!(completion.context, 99);
+/// assert_eq!(completion.into_bytes()?, b"how long is it?");
+/// # Ok::<(), weft::Error>(())
+/// ```
+pub fn peek(endpoint: &Endpoint, receive: &Receive, peek: Peek) -> Result<Option<Peeked>> {
+    endpoint.peek(*receive, peek)
+}
+
+/// Posts a buffer for a message that was claimed, as [`post_receive`] does for one that is to come. Source, tag and ignored
+/// bits of the receive do not matter. If the message is lost meanwhile (its sender died, or took it back), the completion
+/// says [`Failure::Aborted`](crate::Failure::Aborted).
+pub fn receive_claimed(endpoint: &Endpoint, claim: ClaimId, receive: &Receive, buffer: Buffer) -> Result<(), Refused> {
+    let mut receive = *receive;
+    receive.endpoint = endpoint.id();
+    endpoint.post_receive_for(Some(claim), receive, buffer, Some(receive.context)).map(|_| ())
+}
+
+/// Throws a message away that was claimed. Its sender hears that it was delivered.
+pub fn discard_claimed(endpoint: &Endpoint, claim: ClaimId) -> Result<()> {
+    endpoint.discard_claimed(claim)
 }

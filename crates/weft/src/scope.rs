@@ -99,6 +99,9 @@ impl Endpoint {
         let settled = waiter.wait(nic, Awaited::Fresh(queues), Some(timeout), || {
             let mut core = nic.lock_progressed();
             queues.into_iter().flatten().for_each(|queue| core.stash(queue));
+            // Receives that serve other endpoints too are reported there.
+            let others: Vec<QueueId> = core.engine.sharing_queues(self.id()).collect();
+            others.into_iter().for_each(|queue| core.stash(queue));
             Ok((outstanding.count() == 0).then_some(()))
         });
         // Nobody may sleep on it again, and an operation without completion wakes nobody: it must not stay armed.

@@ -229,7 +229,8 @@ fn a_flood_of_well_formed_nonsense_has_no_effect() {
     println!("{sent} datagrams and {messages} messages in {took:?}: {statistics:?}");
     assert!(statistics.datagrams_received > sent / 10, "the flood arrived: {statistics:?}");
     assert!(state.lives <= 2 && state.tombstones <= 2, "strangers leave nothing behind: {state:?}");
-    assert_eq!((state.messages, state.unexpected, state.held), (0, 0, 0), "{state:?}");
+    assert_eq!((state.messages, state.held), (0, 0), "{state:?}");
+    assert!(state.unexpected <= 1, "only the last one, which the receiver need not have waited for: {state:?}");
 }
 
 /// Packets of every opcode with the right session and checksum, and nothing else right, as fast as they go.

@@ -105,6 +105,13 @@ impl LinkKind {
         }
     }
 
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            LinkKind::Udp => "network",
+            LinkKind::Shm => "shared memory",
+        }
+    }
+
     pub(crate) fn from_name(name: &str) -> Option<LinkKind> {
         LinkKind::ALL.into_iter().find(|link| link.name() == name)
     }

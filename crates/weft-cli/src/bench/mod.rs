@@ -11,6 +11,7 @@ mod matching;
 mod memory;
 mod net;
 mod node;
+mod ofi;
 mod peer;
 mod place;
 mod table;
@@ -46,6 +47,13 @@ weft bench: what things cost, beside their rivals and their limits
       --sizes N,N,...             message lengths in bytes (default: powers of two from 8 to 1 GiB, over udp to 64 MiB,
                                   of emulated devices to 4 MiB)
       --rounds N, --quick, --json as above
+  weft bench ofi [options]        Weft as a provider of libfabric beside shm, tcp, tcp;ofi_rxm and udp;ofi_rxd, all by
+                                  fi_pingpong: latency up to 4 KiB, bandwidth from 4 KiB on
+      --op OP                     send or tagged (default: each)
+      --link LINK                 shm or udp (default: each)
+      --sizes N,N,...             message lengths in bytes (default: 1, 64, and 4 KiB to 4 MiB in fourfold steps)
+      --netns                     as above, of --link udp only
+      --rounds N, --quick, --peers-only, --json as above
 
 Two processes, on the loopback, in two namespaces, or over shared memory. A round is one run of each contender, so that
 whatever else the machine does hits all alike: Weft, then the peers that are installed, then the limits. Ratios are what
@@ -61,6 +69,10 @@ to look at; times mean little from one machine to the next.
   device: at each size all bytes are verified before and after. One at a time, a send is over when the receiver has said
   so in a short message, a write or read with its completion. Beside it, copies of the same bytes from and to the same
   kinds of memory inside of the client, by the operations of the device.
+
+  ofi: the same program for everybody, so what is compared is what a program of libfabric sees. It has one message under
+  way: its bandwidth is that of a ping-pong, and it has no message rate. Nothing is pinned. Weft is found as weft run
+  finds it, and is kept to packets for --link udp. Who cannot run is named below the tables, with the reason.
 
 To have the peers on Debian: apt-get install libfabric-bin ucx-utils iproute2. fabtests is in no Debian release: build
 it from libfabric's sources and put it on the PATH.
@@ -105,9 +117,10 @@ pub(crate) fn run(words: &[&str], out: &mut dyn Write) -> Result<(), Failure> {
             Ok(report.write(&options, out)?)
         }
         ["device", rest @ ..] => device::run(rest, out),
+        ["ofi", rest @ ..] => ofi::run(rest, out),
         [test, rest @ ..] if job::Test::from_name(test).is_some() => net::run(test, rest, out),
         _ => Err(Failure::Usage(
-            "bench decode, match, lat, bw, rate or device; `weft bench --help` says more".to_string(),
+            "bench decode, match, lat, bw, rate, device or ofi; `weft bench --help` says more".to_string(),
         )),
     }
 }

@@ -22,11 +22,11 @@ use crate::process::Fault;
 /// A run that takes longer is stopped.
 pub(crate) const RUN_MAX: Duration = Duration::from_secs(60);
 
-const ROUNDS_DEFAULT: usize = 5;
+pub(crate) const ROUNDS_DEFAULT: usize = 5;
 const ROUNDS_MAX: usize = 1000;
 const ROUND_US: f64 = 300_000.0;
 const ROUND_QUICK_US: f64 = 30_000.0;
-const SIZE_MAX_BYTES: usize = 64 << 20;
+pub(crate) const SIZE_MAX_BYTES: usize = 64 << 20;
 /// What the goals name.
 const SIZES_DEFAULT: [usize; 5] = [8, 64, 4096, 65_536, 1_048_576];
 const SIZES_SHM_DEFAULT: [usize; 6] = [8, 64, 4096, 65_536, 1_048_576, 4_194_304];
@@ -67,6 +67,10 @@ pub(crate) trait Contender {
     /// Why there can be no figure for such a job; `None` when there can.
     fn lacks(&self, job: &Job) -> Option<String>;
     fn run(&self, job: &Job, place: &Place) -> Result<Measurement, Fault>;
+    /// Whether its failure ends the benchmark; that of others is noted.
+    fn is_vital(&self) -> bool {
+        false
+    }
 }
 
 struct Weft {
@@ -86,20 +90,24 @@ impl Contender for Weft {
     fn run(&self, job: &Job, place: &Place) -> Result<Measurement, Fault> {
         node::measure(Kind::Weft, job, place, RUN_MAX)
     }
+
+    fn is_vital(&self) -> bool {
+        true
+    }
 }
 
 /// What the command line asks for.
 #[derive(Debug)]
-struct Options {
-    test: Test,
-    operation: Operation,
-    link: LinkKind,
-    sizes: Vec<usize>,
-    rounds: usize,
-    quick: bool,
-    peers_only: bool,
-    netns: bool,
-    json: bool,
+pub(crate) struct Options {
+    pub(crate) test: Test,
+    pub(crate) operation: Operation,
+    pub(crate) link: LinkKind,
+    pub(crate) sizes: Vec<usize>,
+    pub(crate) rounds: usize,
+    pub(crate) quick: bool,
+    pub(crate) peers_only: bool,
+    pub(crate) netns: bool,
+    pub(crate) json: bool,
 }
 
 impl Options {
@@ -124,19 +132,13 @@ impl Options {
                 "--quick" => options.quick = true,
                 "--peers-only" => options.peers_only = true,
                 "--netns" => options.netns = true,
-                "--rounds" => {
-                    let rounds = value()?.parse().ok().filter(|rounds| (1..=ROUNDS_MAX).contains(rounds));
-                    options.rounds = rounds.ok_or_else(|| format!("--rounds takes a number from 1 to {ROUNDS_MAX}"))?;
-                }
+                "--rounds" => options.rounds = rounds(value()?)?,
                 "--op" => {
                     let operation = Operation::from_name(value()?);
                     options.operation = operation.ok_or("--op takes send, tagged, write, read or atomic")?;
                 }
                 "--link" => options.link = LinkKind::from_name(value()?).ok_or("--link takes udp or shm")?,
-                "--sizes" => {
-                    options.sizes =
-                        value()?.split(',').map(|text| size(text, SIZE_MAX_BYTES)).collect::<Result<_, _>>()?;
-                }
+                "--sizes" => options.sizes = sizes(value()?)?,
                 other => return Err(format!("unknown option `{other}`; `weft bench --help` has them all")),
             }
         }
@@ -175,6 +177,17 @@ impl Options {
             span_us: self.round_us() as u64,
         }
     }
+}
+
+/// The value of `--rounds`.
+pub(crate) fn rounds(text: &str) -> Result<usize, String> {
+    let rounds = text.parse().ok().filter(|rounds| (1..=ROUNDS_MAX).contains(rounds));
+    rounds.ok_or_else(|| format!("--rounds takes a number from 1 to {ROUNDS_MAX}"))
+}
+
+/// The value of `--sizes`.
+pub(crate) fn sizes(text: &str) -> Result<Vec<usize>, String> {
+    text.split(',').map(|text| size(text, SIZE_MAX_BYTES)).collect()
 }
 
 /// `8`, `64k`, `1m` or `1g`.
@@ -226,15 +239,11 @@ fn measure(options: &Options, place: &Place, note: Option<String>) -> Result<Rep
             watch = Some(Watch::default());
         }
     }
-    let mut rows = Vec::new();
-    let mut machine = Machine { neighbours: Neighbours::default(), watch };
-    for &bytes in &options.sizes {
-        rows.push(row(options, place, &contenders, bytes, &mut machine, &mut notes)?);
-    }
-    notes.extend(machine.watch.as_ref().and_then(Watch::note));
-    notes.extend(machine.neighbours.warning());
+    let mut machine = Machine { watch, ..Machine::default() };
+    let rows = rows(options, place, &contenders, &mut machine, &mut notes)?;
+    notes.extend(machine.notes());
     let mut columns: Vec<Column> = contenders.iter().map(|contender| contender.column()).collect();
-    columns.extend(line_column(options));
+    columns.extend(machine.line_column(options));
     Ok(Report {
         test: options.test,
         operation: options.operation,
@@ -247,19 +256,25 @@ fn measure(options: &Options, place: &Place, note: Option<String>) -> Result<Rep
     })
 }
 
-/// Latencies are compared with the line itself; for the other tests it only tells how the machine does.
-fn line_column(options: &Options) -> Option<Column> {
-    (options.link == LinkKind::Shm && options.test == Test::Latency).then_some(memory::LINE)
-}
-
 /// What is looked at between runs.
-struct Machine {
+#[derive(Default)]
+pub(crate) struct Machine {
     neighbours: Neighbours,
-    /// Over shared memory.
+    /// Where all processes are pinned.
     watch: Option<Watch>,
 }
 
 impl Machine {
+    /// Latencies are compared with the line itself; for the other tests it only tells how the machine does.
+    fn line_column(&self, options: &Options) -> Option<Column> {
+        (self.watch.is_some() && options.test == Test::Latency).then_some(memory::LINE)
+    }
+
+    /// What was seen.
+    pub(crate) fn notes(&self) -> impl Iterator<Item = String> {
+        self.watch.as_ref().and_then(Watch::note).into_iter().chain(self.neighbours.warning())
+    }
+
     /// A run, with the cache line before and after it.
     fn watched<T>(
         &mut self,
@@ -273,6 +288,17 @@ impl Machine {
         let lines = watch.after(before_us, place).map_err(told)?;
         Ok((found, Some(lines)))
     }
+}
+
+/// Measures all contenders at all sizes, in rounds.
+pub(crate) fn rows(
+    options: &Options,
+    place: &Place,
+    contenders: &[Box<dyn Contender>],
+    machine: &mut Machine,
+    notes: &mut Vec<String>,
+) -> Result<Vec<Row>, Failure> {
+    options.sizes.iter().map(|&bytes| row(options, place, contenders, bytes, machine, notes)).collect()
 }
 
 fn row(
@@ -310,7 +336,7 @@ fn row(
         }
     }
     let mut cells: Vec<Cell> = entries.into_iter().map(|entry| entry.cell).collect();
-    if line_column(options).is_some() {
+    if machine.line_column(options).is_some() {
         cells.push(Cell::of_lines(&cells));
     }
     Ok(Row { bytes, cells })
@@ -354,11 +380,11 @@ impl Entry<'_> {
         self.iterations = fit.max(self.most / DISTURBED_PART).clamp(ITERATIONS_MIN, ITERATIONS_MAX);
     }
 
-    /// Weft's failure ends the benchmark; a peer's or a limit's is noted, and the others go on.
+    /// Where one fails that is not vital, it is noted, and the others go on.
     fn run(&mut self, job: &Job, place: &Place, notes: &mut Vec<String>) -> Result<Option<Measurement>, Failure> {
         match self.contender.run(job, place) {
             Ok(found) => Ok(Some(found)),
-            Err(fault) if self.contender.column().kind == ColumnKind::Weft => Err(Failure::Told(fault.to_string())),
+            Err(fault) if self.contender.is_vital() => Err(Failure::Told(fault.to_string())),
             Err(fault) => {
                 self.give_up(format!("{} bytes: failed: {fault}", job.bytes), notes);
                 Ok(None)

@@ -9,6 +9,7 @@
 //! All of them come down to microseconds a message, taken from the column that is rounded least, from which
 //! [`Measurement::of`] makes the figure of the test. So different ideas of a megabyte do not matter.
 
+use std::ffi::OsString;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,12 +18,19 @@ use std::time::{Duration, Instant};
 use super::job::{Job, LinkKind, Measurement, Operation, Test};
 use super::net::{Column, ColumnKind, Contender, RUN_MAX};
 use super::place::Place;
+use crate::plugin::PROVIDER_VARIABLE;
 use crate::process::pair::{Event, Pair, Role};
 use crate::process::{Fault, on_path};
 
+/// libfabric's own program that measures, and what is to be said of it.
+pub(crate) const PING_PONG: &str = "fi_pingpong";
+pub(crate) const PING_PONG_ABSENT: &str = "fi_pingpong is not installed: apt-get install libfabric-bin";
+pub(crate) const ONE_UNDER_WAY: &str = "fi_pingpong never has more than one message under way";
 /// How often to look whether a server listens, and how long to wait for it.
 const LISTEN_POLL: Duration = Duration::from_millis(5);
 const LISTEN_MAX: Duration = Duration::from_secs(5);
+/// How long a server may take to end after its client has.
+const LAST_WORDS_MAX: Duration = Duration::from_millis(200);
 /// fabtests counts no message unless there are more than its window of 64.
 const FABTESTS_ITERATIONS_MIN: u64 = 65;
 /// `ucp_get` and `ucp_fadd` measure latency unless told to have more under way; the `*_bw` tests have 32.
@@ -30,22 +38,26 @@ const UCX_OUTSTANDING: &str = "32";
 
 /// A provider of libfabric, with the type of endpoint that it is asked for.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Provider {
-    name: &'static str,
-    endpoint: &'static str,
+pub(crate) struct Provider {
+    pub(crate) name: &'static str,
+    pub(crate) endpoint: &'static str,
 }
 
-const TCP: Provider = Provider { name: "tcp", endpoint: "msg" };
-const RXM: Provider = Provider { name: "tcp;ofi_rxm", endpoint: "rdm" };
-const RXD: Provider = Provider { name: "udp;ofi_rxd", endpoint: "rdm" };
-const SHM: Provider = Provider { name: "shm", endpoint: "rdm" };
+pub(crate) const TCP: Provider = Provider { name: "tcp", endpoint: "msg" };
+pub(crate) const RXM: Provider = Provider { name: "tcp;ofi_rxm", endpoint: "rdm" };
+pub(crate) const RXD: Provider = Provider { name: "udp;ofi_rxd", endpoint: "rdm" };
+pub(crate) const SHM: Provider = Provider { name: "shm", endpoint: "rdm" };
 
 /// One program as it is run for one operation.
 struct Peer {
+    /// A peer, but where the provider is Weft's.
+    kind: ColumnKind,
     program: &'static str,
     over: &'static str,
     how: &'static str,
     family: Family,
+    /// What its processes have in their environment beside our own.
+    variables: Vec<(&'static str, OsString)>,
 }
 
 #[derive(Clone, Copy)]
@@ -58,6 +70,16 @@ enum Family {
 
 /// UCX's transports for two processes of a machine, by name. Which is best depends on the size and on the machine.
 const UCX_SHM: [(&str, &str); 3] = [("posix,cma", "posix,cma,self"), ("posix", "posix,self"), ("sysv", "sysv,self")];
+
+/// `fi_pingpong` over a provider, with `variables` in its environment.
+pub(crate) fn ping_pong(
+    kind: ColumnKind,
+    provider: Provider,
+    variables: Vec<(&'static str, OsString)>,
+) -> Box<dyn Contender> {
+    let peer = Peer::new(PING_PONG, provider.name, provider.endpoint, Family::PingPong(provider));
+    Box::new(Peer { kind, variables, ..peer })
+}
 
 /// The peers that can do `operation` and are installed, and remarks on those and on the others.
 pub(crate) fn installed(test: Test, operation: Operation, link: LinkKind) -> (Vec<Box<dyn Contender>>, Vec<String>) {
@@ -77,7 +99,7 @@ fn libfabric(test: Test, operation: Operation, link: LinkKind, notes: &mut Vec<S
     for &provider in providers {
         let stream = if streams { stream_program(provider, operation) } else { None };
         if let Some((program, how)) = stream.filter(|(program, _)| on_path(program)) {
-            peers.push(Peer { program, over: provider.name, how, family: Family::Fabtests(provider) });
+            peers.push(Peer::new(program, provider.name, how, Family::Fabtests(provider)));
             continue;
         }
         // Endpoints of type msg know no tags.
@@ -86,18 +108,17 @@ fn libfabric(test: Test, operation: Operation, link: LinkKind, notes: &mut Vec<S
             Operation::Tagged if provider.endpoint != "msg" => Some("ping-pong"),
             _ => None,
         };
-        if let Some(how) = ping_pong.filter(|_| on_path("fi_pingpong")) {
-            let family = Family::PingPong(provider);
-            peers.push(Peer { program: "fi_pingpong", over: provider.name, how, family });
+        if let Some(how) = ping_pong.filter(|_| on_path(PING_PONG)) {
+            peers.push(Peer::new(PING_PONG, provider.name, how, Family::PingPong(provider)));
         }
     }
-    if !on_path("fi_pingpong") {
-        notes.push("fi_pingpong is not installed: apt-get install libfabric-bin".to_string());
+    if !on_path(PING_PONG) {
+        notes.push(PING_PONG_ABSENT.to_string());
     }
     let name = operation.name();
     if streams {
         if peers.iter().any(|peer| matches!(peer.family, Family::PingPong(_))) {
-            notes.push("fi_pingpong never has more than one message under way".to_string());
+            notes.push(ONE_UNDER_WAY.to_string());
         }
         if operation == Operation::Atomic {
             notes.push("libfabric's tools do not measure atomics".to_string());
@@ -149,13 +170,13 @@ fn ucx(test: Test, operation: Operation, link: LinkKind, notes: &mut Vec<String>
         LinkKind::Udp => &[("tcp", "tcp")],
         LinkKind::Shm => &UCX_SHM,
     };
-    let peer = |&(over, allowed)| Peer { program: "ucx_perftest", over, how, family: Family::Ucx(allowed) };
+    let peer = |&(over, allowed)| Peer::new("ucx_perftest", over, how, Family::Ucx(allowed));
     transports.iter().map(peer).collect()
 }
 
 impl Contender for Peer {
     fn column(&self) -> Column {
-        Column { kind: ColumnKind::Peer, program: self.program, over: self.over, how: self.how }
+        Column { kind: self.kind, program: self.program, over: self.over, how: self.how }
     }
 
     fn lacks(&self, _job: &Job) -> Option<String> {
@@ -189,6 +210,10 @@ impl Attempt {
 }
 
 impl Peer {
+    fn new(program: &'static str, over: &'static str, how: &'static str, family: Family) -> Peer {
+        Peer { kind: ColumnKind::Peer, program, over, how, family, variables: Vec::new() }
+    }
+
     fn attempt(&self, job: &Job, place: &Place) -> Result<Measurement, Attempt> {
         let who = format!("{} {}", self.program, self.over);
         let port = free_port().map_err(|error| {
@@ -207,7 +232,7 @@ impl Peer {
         let mut shown = Vec::new();
         let mut running = Role::BOTH.len();
         while running > 0 {
-            match pair.next().map_err(Attempt::Failed)? {
+            match pair.next().map_err(|fault| Attempt::Failed(with_server(fault, &mut pair)))? {
                 Event::Line(Role::Client, line) => shown.push(line),
                 Event::Line(Role::Server, _) => {}
                 Event::Ended(_) => running -= 1,
@@ -220,6 +245,8 @@ impl Peer {
 
     fn command(&self, role: Role, job: &Job, place: &Place, port: u16) -> Command {
         let mut command = place.command(role, self.program);
+        // Who has chosen a provider for his programs has not chosen it for these.
+        command.env_remove(PROVIDER_VARIABLE).envs(self.variables.iter().map(|(name, value)| (name, value)));
         let (bytes, iterations) = (job.bytes.to_string(), job.iterations.to_string());
         let (warm_up, port) = (job.warm_up.max(1).to_string(), port.to_string());
         let server = place.address(Role::Server).to_string();
@@ -339,6 +366,21 @@ fn wait_for_server(pair: &mut Pair, ready: impl Fn(u32) -> bool, who: &str) -> R
     Err(Fault::Slow { who: format!("{who}, server: it does not listen;"), seconds: LISTEN_MAX.as_secs() })
 }
 
+/// A client that lost its server only says so; the server knows why it ended.
+fn with_server(fault: Fault, pair: &mut Pair) -> Fault {
+    let Fault::Ended { who, why } = fault else { return fault };
+    if who.ends_with(Role::Client.name()) {
+        let latest = Instant::now() + LAST_WORDS_MAX;
+        while Instant::now() < latest {
+            match pair.still_runs(Role::Server) {
+                Ok(()) => std::thread::sleep(LISTEN_POLL),
+                Err(server) => return Fault::Ended { who, why: format!("{why}; {server}") },
+            }
+        }
+    }
+    Fault::Ended { who, why }
+}
+
 /// Whether the namespace of `process` has a TCP socket that listens on the port, or a UDP socket bound to it.
 fn has_port(process: u32, port: u16) -> bool {
     const TCP_LISTEN: &str = "0A";
@@ -381,7 +423,7 @@ mod tests {
             "bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec\n\
              64k     100     =100     12m         0.01s   2584.23      25.36       0.04\n",
         );
-        let peer = Peer { program: "fi_pingpong", over: "tcp", how: "ping-pong", family: Family::PingPong(TCP) };
+        let peer = Peer::new("fi_pingpong", "tcp", "ping-pong", Family::PingPong(TCP));
         let latency = peer.read(&job(Test::Latency), &shown).unwrap();
         assert!((latency.figure - 25.36).abs() < 0.005 && (latency.elapsed_us - 5072.0).abs() < 1.0);
         let bandwidth = peer.read(&job(Test::Bandwidth), &shown).unwrap().figure;
@@ -396,7 +438,7 @@ mod tests {
             "bytes   iters   total       time     MB/sec    usec/xfer   Mxfers/sec\n\
              64k     1k      62m         0.03s   1939.57      33.79       0.03\n",
         );
-        let peer = Peer { program: "fi_msg_bw", over: "tcp", how: "stream", family: Family::Fabtests(TCP) };
+        let peer = Peer::new("fi_msg_bw", "tcp", "stream", Family::Fabtests(TCP));
         let found = peer.read(&job(Test::Bandwidth), &shown).unwrap();
         assert!((found.figure - 1939.57).abs() < 1.0 && (found.elapsed_us - 3379.0).abs() < 0.5);
     }
@@ -408,7 +450,7 @@ mod tests {
              iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw,overall_bw,avg_mr,overall_mr\n\
              100,4.814,4.994,5.001,1.53,1.53,200251,200000\n",
         );
-        let peer = Peer { program: "ucx_perftest", over: "tcp", how: "ucp_am_lat", family: Family::Ucx("tcp") };
+        let peer = Peer::new("ucx_perftest", "tcp", "ucp_am_lat", Family::Ucx("tcp"));
         let latency = peer.read(&job(Test::Latency), &shown).unwrap();
         assert_eq!((latency.figure, latency.elapsed_us), (5.0, 1000.0));
         let rate = peer.read(&job(Test::Rate), &shown).unwrap();

@@ -30,7 +30,7 @@ pub(crate) struct Row {
 }
 
 /// The rounds of one contender at one size.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Cell {
     pub(crate) measurements: Vec<Measurement>,
     /// How long a cache line took before and after each of them, in µs; empty where that was not looked at.
@@ -141,7 +141,7 @@ impl Report {
             writeln!(out)?;
         }
         self.write_spreads(out)?;
-        self.notes.iter().try_for_each(|note| writeln!(out, "note: {note}"))
+        write_notes(&self.notes, false, out)
     }
 
     fn write_head(&self, out: &mut dyn Write) -> io::Result<()> {
@@ -217,6 +217,12 @@ impl Report {
 
     /// Writes an object for each size, then one with the notes.
     pub(crate) fn write_json(&self, out: &mut dyn Write) -> io::Result<()> {
+        self.write_json_rows(out)?;
+        write_notes(&self.notes, true, out)
+    }
+
+    /// Writes an object for each size.
+    pub(crate) fn write_json_rows(&self, out: &mut dyn Write) -> io::Result<()> {
         for row in &self.rows {
             let mut object = Object::default();
             object.string("test", self.test.name());
@@ -238,10 +244,18 @@ impl Report {
             }
             writeln!(out, "{}", object.finish())?;
         }
-        let mut notes = Object::default();
-        notes.strings("notes", self.notes.iter().map(String::as_str));
-        writeln!(out, "{}", notes.finish())
+        Ok(())
     }
+}
+
+/// Writes notes as lines, or as one JSON object.
+pub(crate) fn write_notes(notes: &[String], json: bool, out: &mut dyn Write) -> io::Result<()> {
+    if !json {
+        return notes.iter().try_for_each(|note| writeln!(out, "note: {note}"));
+    }
+    let mut object = Object::default();
+    object.strings("notes", notes.iter().map(String::as_str));
+    writeln!(out, "{}", object.finish())
 }
 
 impl Cell {

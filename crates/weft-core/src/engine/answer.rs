@@ -317,7 +317,7 @@ impl<M: Memory> Engine<M> {
             self.statistics.dropped_malformed += 1;
             return;
         }
-        let pieces = [Segment { address: 0, length: length as u64 }];
+        let pieces = [Segment { address: entry.command.results_offset(), length: length as u64 }];
         let written = write_local(&mut self.memory, entry.command.results(), pieces.into_iter(), answer.payload);
         if let Some(tracker) = self.trackers.get_mut(index) {
             heard(tracker, psn, answer.now);

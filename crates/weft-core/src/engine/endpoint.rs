@@ -4,16 +4,23 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use super::{Bindings, Endpoint, EndpointKind, Engine};
-use crate::command::EndpointId;
+use crate::address::{Address, PeerId, SourceId};
+use crate::command::{EndpointId, PostError};
+use crate::event::{Failure, QueueId};
 use crate::limits::{NUMBER_ROW_MAX, NUMBER_ROWS_MAX};
 use crate::matching::{Posted, Unexpected};
 use crate::memory::Memory;
+use crate::time::Time;
 
 /// What an endpoint is opened with besides its kind and bindings. The defaults serve most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Opening {
     /// The number by which peers address it; `None`: one that nobody can guess is drawn, never 0.
     pub number: Option<u32>,
+    /// Receives of this endpoint serve its messages too; none can be posted to itself. Messages are matched in the order
+    /// in which they come, whichever endpoint they are for, and are reported where that one reports; where it has no
+    /// queue or counter for receives, those of the other endpoint are used.
+    pub receives_from: Option<EndpointId>,
 }
 
 /// Why an endpoint was not opened, or numbers were not kept. Nothing was changed.
@@ -24,6 +31,8 @@ pub enum OpenError {
         /// Which.
         number: u32,
     },
+    /// The caller: receives come from an endpoint that is closed, of another kind, or takes them from a third.
+    CannotShare,
     /// The caller: no such row of numbers is possible.
     BadRow,
     /// A local resource: as many rows are kept as can be.
@@ -35,6 +44,9 @@ impl fmt::Display for OpenError {
         match self {
             OpenError::NumberTaken { number } => {
                 write!(f, "endpoint number {number} is taken on this NIC: choose another, or let one be drawn")
+            }
+            OpenError::CannotShare => {
+                write!(f, "receives can be shared with an open endpoint of the same kind that has receives of its own")
             }
             OpenError::BadRow => write!(f, "a row of numbers has 1 to {NUMBER_ROW_MAX} of them, all below 2^32"),
             OpenError::TooManyRows => write!(f, "too many rows of numbers are kept: release some"),
@@ -48,7 +60,7 @@ impl<M: Memory> Engine<M> {
     /// Makes an endpoint with a drawn number.
     pub fn open_endpoint(&mut self, kind: EndpointKind, bindings: Bindings) -> EndpointId {
         let number = self.draw_numbers(1);
-        self.insert_endpoint(kind, bindings, number)
+        self.insert_endpoint(kind, bindings, number, None)
     }
 
     /// Makes an endpoint.
@@ -58,15 +70,28 @@ impl<M: Memory> Engine<M> {
         bindings: Bindings,
         opening: &Opening,
     ) -> Result<EndpointId, OpenError> {
+        let mut bindings = bindings;
+        if let Some(from) = opening.receives_from {
+            let from = self.endpoint(from).filter(|from| from.kind == kind && from.receives_at.is_none());
+            let from = from.ok_or(OpenError::CannotShare)?.bindings;
+            bindings.receive_queue = bindings.receive_queue.or(from.receive_queue);
+            bindings.receive_counter = bindings.receive_counter.or(from.receive_counter);
+        }
         let number = match opening.number {
             Some(number) if self.endpoint_of.contains_key(&number) => return Err(OpenError::NumberTaken { number }),
             Some(number) => number,
             None => self.draw_numbers(1),
         };
-        Ok(self.insert_endpoint(kind, bindings, number))
+        Ok(self.insert_endpoint(kind, bindings, number, opening.receives_from))
     }
 
-    fn insert_endpoint(&mut self, kind: EndpointKind, bindings: Bindings, number: u32) -> EndpointId {
+    fn insert_endpoint(
+        &mut self,
+        kind: EndpointKind,
+        bindings: Bindings,
+        number: u32,
+        receives_at: Option<EndpointId>,
+    ) -> EndpointId {
         if let Some(queue) = bindings.receive_queue.and_then(|queue| self.queues.get_mut(queue.0 as usize)) {
             queue.serve_receives();
         }
@@ -76,6 +101,8 @@ impl<M: Memory> Engine<M> {
             number,
             kind,
             bindings,
+            receives_at,
+            only: None,
             posted: Posted::new(self.keyed.clone(), receives),
             unexpected: Unexpected::new(self.keyed.clone(), unexpected),
             tagged_posted: Posted::new(self.keyed.clone(), receives),
@@ -141,6 +168,52 @@ impl<M: Memory> Engine<M> {
                 return first;
             }
         }
+    }
+
+    /// From now on an endpoint exists for one peer only: requests and messages of anybody else are refused as if it did
+    /// not. Those of others that have come already end: what waits is dropped, and receives that they matched fail with
+    /// [`Failure::Aborted`].
+    pub fn restrict_endpoint(&mut self, now: Time, endpoint: EndpointId, peer: PeerId) -> Result<(), PostError> {
+        let source = self.addresses.source(peer).ok_or(PostError::NoSuchPeer)?;
+        self.endpoint_mut(endpoint).ok_or(PostError::NoSuchEndpoint)?.only = Some(source);
+        self.end_messages(now, endpoint, Failure::Aborted, &|envelope| {
+            envelope.endpoint == endpoint && envelope.source_id != source
+        });
+        Ok(())
+    }
+
+    /// Whether an endpoint is there for a source, as [`crate::address::AddressVector::source_of`] names it.
+    pub fn admits(&self, endpoint: EndpointId, source: SourceId) -> bool {
+        self.endpoint(endpoint).is_some_and(|endpoint| endpoint.only.is_none_or(|only| only == source))
+    }
+
+    /// The endpoint of a kind that has a number, if it is there for this source.
+    pub(super) fn endpoint_for(&self, number: u32, kind: EndpointKind, source: Address) -> Option<EndpointId> {
+        let id = self.endpoint_of.get(&number).copied()?;
+        let endpoint = self.endpoint(id).filter(|endpoint| endpoint.kind == kind)?;
+        match endpoint.only {
+            Some(only) if only != self.addresses.source_of(source) => None,
+            _ => Some(id),
+        }
+    }
+
+    /// The endpoint whose receives serve the messages of this one: itself, unless it shares another's.
+    pub(super) fn receiver_of(&self, endpoint: EndpointId) -> EndpointId {
+        self.endpoint(endpoint).and_then(|endpoint| endpoint.receives_at).unwrap_or(endpoint)
+    }
+
+    /// The endpoints that take their receives from this one.
+    pub(super) fn sharers_of(&self, endpoint: EndpointId) -> impl Iterator<Item = EndpointId> {
+        let shares = move |other: &Endpoint| other.receives_at == Some(endpoint);
+        (0..)
+            .zip(&self.endpoints)
+            .filter(move |(_, other)| other.as_ref().is_some_and(shares))
+            .map(|(id, _)| EndpointId(id))
+    }
+
+    /// The queues besides its own that receives of an endpoint are reported to: those of endpoints that share them.
+    pub fn sharing_queues(&self, endpoint: EndpointId) -> impl Iterator<Item = QueueId> {
+        self.sharers_of(endpoint).filter_map(|other| self.endpoint(other)?.bindings.receive_queue)
     }
 
     /// The number by which peers address an endpoint ([`crate::address::Address::endpoint`]).

@@ -10,13 +10,12 @@ use alloc::vec::Vec;
 
 use weft_wire::transaction::Segment;
 
-use super::message::{Body, Landing, Matched, UnexpectedMessage, lists, write_local};
-use super::{EndpointKind, Engine};
+use super::message::{Body, Kept, Landing, Matched, UnexpectedMessage, lists, write_local};
+use super::{EndpointKind, Engine, Touched};
 use crate::address::{Address, PeerId, SourceId};
 use crate::command::EndpointId;
 use crate::event::{Completion, CompletionFlags, CompletionKind, Entry, Failure};
 use crate::limits::SPARE_MAX_BYTES;
-use crate::matching::UnexpectedId;
 use crate::memory::{Fault, Granted, LocalKey, Memory};
 
 /// A message at the door.
@@ -115,8 +114,19 @@ pub struct MatchedArrival {
     pub id: ArrivalId,
     /// The number that it was begun with.
     pub token: u64,
-    /// `Ok`: fetch it. Otherwise nobody wants it: tell its sender, and end it.
-    pub result: Result<(), Failure>,
+    /// What is to be done.
+    pub verdict: ArrivalVerdict,
+}
+
+/// What is to be done with a message that waits at its sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ArrivalVerdict {
+    /// Fetch it.
+    Fetch,
+    /// Nobody shall have it: tell its sender that it is done, and end it.
+    Discard,
+    /// Nobody can have it: tell its sender why, and end it.
+    Refuse(Failure),
 }
 
 /// Where bytes of a message go.
@@ -144,11 +154,11 @@ enum Place {
     /// No receive yet; or one that came while it was arriving.
     Unexpected {
         bytes: Vec<u8>,
-        id: UnexpectedId,
+        id: Kept,
         landing: Option<Landing>,
     },
     /// Waits at its sender.
-    Waiting(UnexpectedId),
+    Waiting(Kept),
     /// Nobody wants it any more.
     Discard,
 }
@@ -177,7 +187,7 @@ impl<M: Memory> Engine<M> {
         let Some(Some(endpoint)) = self.endpoints.get_mut(arrival.endpoint.0 as usize) else { return false };
         let (counter, queue) = (endpoint.bindings.receive_counter, endpoint.bindings.receive_queue);
         let Some(queue) = queue.and_then(|queue| self.queues.get_mut(queue.0 as usize)) else { return false };
-        if endpoint.kind != EndpointKind::Reliable || !queue.has_room() {
+        if endpoint.kind != EndpointKind::Reliable || endpoint.receives_at.is_some() || !queue.has_room() {
             return false;
         }
         let (posted, _) = lists(endpoint, arrival.tagged);
@@ -271,11 +281,10 @@ impl<M: Memory> Engine<M> {
         self.land_datagram(arrival, matched, bytes);
     }
 
-    fn push_unexpected(&mut self, envelope: Arrival, body: Body) -> Result<UnexpectedId, ()> {
-        let endpoint = self.endpoint_mut(envelope.endpoint).ok_or(())?;
-        let (_, unexpected) = lists(endpoint, envelope.tagged);
+    fn push_unexpected(&mut self, envelope: Arrival, body: Body) -> Result<Kept, ()> {
+        let (_, unexpected) = self.lists_of(envelope.endpoint, envelope.tagged).ok_or(())?;
         let message = UnexpectedMessage { envelope, body };
-        unexpected.push(envelope.source_id, envelope.tag, message).map_err(|_| ())
+        unexpected.push(envelope.source_id, envelope.tag, message).map(Kept::Listed).map_err(|_| ())
     }
 
     /// Begins a long message. `waits`: it stays at its sender until a receive wants it, and `token` says which it is;
@@ -367,18 +376,13 @@ impl<M: Memory> Engine<M> {
                 self.recycle(bytes);
                 self.complete_receive(&envelope, &landing, result);
             }
-            Place::Unexpected { bytes, id, landing: None } => {
-                let waiting = self
-                    .endpoint_mut(envelope.endpoint)
-                    .and_then(|endpoint| lists(endpoint, envelope.tagged).1.get_mut(id));
-                match waiting {
-                    Some(waiting) if result.is_ok() => waiting.body = Body::Whole(bytes),
-                    _ => {
-                        self.forget_unexpected(&envelope, id);
-                        self.recycle(bytes);
-                    }
+            Place::Unexpected { bytes, id, landing: None } => match self.kept_mut(&envelope, id) {
+                Some(waiting) if result.is_ok() => waiting.body = Body::Whole(bytes),
+                _ => {
+                    self.forget_unexpected(&envelope, id);
+                    self.recycle(bytes);
                 }
-            }
+            },
             Place::Waiting(id) => self.forget_unexpected(&envelope, id),
             Place::Discard => {}
         }
@@ -400,16 +404,35 @@ impl<M: Memory> Engine<M> {
             }
         }
         if waits {
-            let result = if fits { Ok(()) } else { Err(Failure::LengthError) };
-            self.matched.push_back((index, result));
+            let verdict = if fits { ArrivalVerdict::Fetch } else { ArrivalVerdict::Refuse(Failure::LengthError) };
+            self.matched.push_back((index, verdict));
+        }
+    }
+
+    /// A message that is arriving, or waits at its sender, is in another list now.
+    pub(super) fn arriving_was_claimed(&mut self, index: u32, claim: u32) {
+        if let Some(arriving) = self.arrivals.get_mut(index)
+            && let Place::Unexpected { id, .. } | Place::Waiting(id) = &mut arriving.place
+        {
+            *id = Kept::Claimed(claim);
+        }
+    }
+
+    /// Nobody shall have a message that is arriving, or waits at its sender.
+    pub(super) fn discard_arriving(&mut self, index: u32) {
+        let Some(arriving) = self.arrivals.get_mut(index) else { return };
+        match core::mem::replace(&mut arriving.place, Place::Discard) {
+            Place::Unexpected { bytes, .. } => self.recycle(bytes),
+            Place::Waiting(_) => self.matched.push_back((index, ArrivalVerdict::Discard)),
+            Place::Receive(_) | Place::Discard => {}
         }
     }
 
     /// The next message that had to wait at its sender and need not any more.
     pub fn poll_matched(&mut self) -> Option<MatchedArrival> {
-        while let Some((index, result)) = self.matched.pop_front() {
+        while let Some((index, verdict)) = self.matched.pop_front() {
             if let Some(arriving) = self.arrivals.get(index) {
-                return Some(MatchedArrival { id: ArrivalId(index), token: arriving.token, result });
+                return Some(MatchedArrival { id: ArrivalId(index), token: arriving.token, verdict });
             }
         }
         None
@@ -420,28 +443,28 @@ impl<M: Memory> Engine<M> {
         !self.matched.is_empty()
     }
 
-    /// An endpoint closes: what is arriving for it has nowhere to go.
-    pub(super) fn close_arrivals(&mut self, id: EndpointId) {
+    /// What is arriving has nowhere to go.
+    pub(super) fn close_arrivals(&mut self, failure: Failure, ends: &impl Fn(&Arrival) -> bool) {
         let mut from = 0;
         while let Some(index) = self.arrivals.next_from(from) {
             from = index + 1;
             let Some(arriving) = self.arrivals.get_mut(index) else { continue };
-            if arriving.envelope.endpoint != id {
+            if !ends(&arriving.envelope) {
                 continue;
             }
             let envelope = arriving.envelope;
             match core::mem::replace(&mut arriving.place, Place::Discard) {
-                Place::Receive(landing) => self.complete_receive(&envelope, &landing, Err(Failure::Closed)),
+                Place::Receive(landing) => self.complete_receive(&envelope, &landing, Err(failure)),
                 Place::Unexpected { bytes, id, landing } => {
                     self.recycle(bytes);
                     match landing {
-                        Some(landing) => self.complete_receive(&envelope, &landing, Err(Failure::Closed)),
+                        Some(landing) => self.complete_receive(&envelope, &landing, Err(failure)),
                         None => self.forget_unexpected(&envelope, id),
                     }
                 }
                 Place::Waiting(id) => {
                     self.forget_unexpected(&envelope, id);
-                    self.matched.push_back((index, Err(Failure::Aborted)));
+                    self.matched.push_back((index, ArrivalVerdict::Refuse(Failure::Aborted)));
                 }
                 Place::Discard => {}
             }
@@ -460,10 +483,11 @@ impl<M: Memory> Engine<M> {
         self.unreserve(queue);
     }
 
-    /// A peer has written into our memory. With immediate data the user is told, for which a place was reserved.
-    pub fn remote_write(&mut self, arrival: &Arrival) {
+    /// A peer has written into our memory with this key. With immediate data the user is told, for which a place was
+    /// reserved.
+    pub fn remote_write(&mut self, arrival: &Arrival, key: u64) {
         let bindings = self.endpoint(arrival.endpoint).map(|endpoint| endpoint.bindings).unwrap_or_default();
-        self.count(bindings.remote_write_counter, true);
+        self.count_remote(arrival.endpoint, key, Touched::WRITTEN);
         if arrival.immediate.is_none() {
             return;
         }
@@ -485,18 +509,5 @@ impl<M: Memory> Engine<M> {
                 offset: 0,
             },
         );
-    }
-
-    /// A peer has read our memory.
-    pub fn remote_read(&mut self, endpoint: EndpointId) {
-        let counter = self.endpoint(endpoint).and_then(|endpoint| endpoint.bindings.remote_read_counter);
-        self.count(counter, true);
-    }
-
-    /// Whether somebody counts what peers do to our memory: then they must not do it behind our back.
-    pub fn counts_remote_access(&self, endpoint: EndpointId) -> bool {
-        self.endpoint(endpoint).is_some_and(|endpoint| {
-            endpoint.bindings.remote_write_counter.is_some() || endpoint.bindings.remote_read_counter.is_some()
-        })
     }
 }

@@ -7,7 +7,9 @@
 //! world, and the same calls in the same order give the same results: all randomness comes from the seed.
 
 mod answer;
+mod count;
 mod endpoint;
+mod group;
 pub mod hall;
 mod message;
 mod post;
@@ -15,7 +17,9 @@ mod request;
 mod timer;
 mod transmit;
 
-use alloc::collections::VecDeque;
+pub use group::GroupId;
+
+use alloc::collections::{BTreeSet, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::{Ipv4Addr, SocketAddr};
@@ -24,7 +28,7 @@ use hashbrown::HashMap;
 use weft_wire::table::Decoded;
 use weft_wire::transaction::{TransactionId, TransactionTable};
 
-use crate::address::{Address, AddressVector, PeerId};
+use crate::address::{Address, AddressVector, PeerId, SourceId};
 use crate::command::{Command, EndpointId};
 use crate::event::{Completion, CompletionQueue, Counter, CounterId, Entry, QueueId};
 use crate::hash::{Keyed, Peer};
@@ -38,11 +42,14 @@ use crate::reliable::tombstone::Tombstones;
 use crate::reliable::tracker::Tracker;
 use crate::slab::Slab;
 use crate::time::Time;
+use crate::trigger::Triggers;
 
+pub use count::Touched;
 pub use endpoint::{OpenError, Opening};
 pub use post::Admitted;
 
-use message::{Message, PostedReceive, Pull, Shared, UnexpectedMessage};
+use message::{Claim, Message, PostedReceive, Pull, Shared, UnexpectedMessage};
+pub use message::{ClaimId, Peek, Peeked};
 use transmit::{Answer, DatagramOut, Response};
 
 /// What an engine is made with. The defaults serve most.
@@ -141,9 +148,9 @@ pub struct Bindings {
     pub read_counter: Option<CounterId>,
     /// Counts writes and atomics.
     pub write_counter: Option<CounterId>,
-    /// Counts writes of peers into our memory.
+    /// Counts writes of peers into our memory, and their atomics that change it.
     pub remote_write_counter: Option<CounterId>,
-    /// Counts reads of peers from our memory.
+    /// Counts reads of peers from our memory, and their atomics that fetch.
     pub remote_read_counter: Option<CounterId>,
 }
 
@@ -202,6 +209,10 @@ struct Endpoint {
     number: u32,
     kind: EndpointKind,
     bindings: Bindings,
+    /// The endpoint whose receives serve its messages, if not its own: then its own lists are empty.
+    receives_at: Option<EndpointId>,
+    /// The only one who may reach it.
+    only: Option<SourceId>,
     posted: Posted<PostedReceive>,
     unexpected: Unexpected<UnexpectedMessage>,
     tagged_posted: Posted<PostedReceive>,
@@ -227,6 +238,13 @@ pub struct Engine<M> {
     counters: Vec<Counter>,
     closed_queues: Vec<QueueId>,
     closed_counters: Vec<CounterId>,
+    triggers: Triggers,
+    /// Commands whose end is counted besides, by what they have for a context.
+    counted: Slab<count::Counted>,
+    /// Counters of what peers do to regions, by key.
+    region_counters: HashMap<u64, count::RegionCounters, Keyed>,
+    /// Counters that receives may name as long as the engine lives.
+    kept_counters: BTreeSet<CounterId>,
     statistics: Statistics,
     /// The time of the last call.
     clock: Time,
@@ -235,6 +253,7 @@ pub struct Engine<M> {
     /// Restart epoch (P-3.2).
     epoch: u32,
     entries: Entries,
+    groups: Slab<group::Group>,
     trackers: Slab<Tracker>,
     /// Trackers that have nothing left and will be freed.
     resting: VecDeque<u32>,
@@ -278,7 +297,10 @@ pub struct Engine<M> {
     /// Messages that come by another road.
     arrivals: Slab<hall::Arriving>,
     /// Those that waited at their sender, and how their waiting ended.
-    matched: VecDeque<(u32, Result<(), crate::event::Failure>)>,
+    matched: VecDeque<(u32, hall::ArrivalVerdict)>,
+    /// Messages that were claimed, and a number for the last.
+    claims: Slab<Claim>,
+    claim_stamp: u32,
     unexpected_bytes: usize,
     /// Some endpoint has refused somebody since credits were last granted.
     credits_owed: bool,
@@ -314,10 +336,15 @@ impl<M: Memory> Engine<M> {
             counters: Vec::new(),
             closed_queues: Vec::new(),
             closed_counters: Vec::new(),
+            triggers: Triggers::default(),
+            counted: Slab::new(),
+            region_counters: HashMap::with_hasher(keyed.clone()),
+            kept_counters: BTreeSet::new(),
             statistics: Statistics::default(),
             clock: Time(0),
             epoch: random.next_u32() | 1,
             entries: Entries::new(config.commands_max),
+            groups: Slab::new(),
             trackers: Slab::new(),
             resting: VecDeque::new(),
             tracker_of: HashMap::with_hasher(keyed.clone()),
@@ -347,6 +374,8 @@ impl<M: Memory> Engine<M> {
             shared: Slab::new(),
             arrivals: Slab::new(),
             matched: VecDeque::new(),
+            claims: Slab::new(),
+            claim_stamp: random.next_u32(),
             unexpected_bytes: 0,
             credits_owed: false,
             spare: Vec::new(),
@@ -417,10 +446,14 @@ impl<M: Memory> Engine<M> {
         CounterId(self.counters.len() as u32 - 1)
     }
 
-    /// Closes a counter that no endpoint counts with any more. Its name may be given to another.
+    /// Closes a counter that no endpoint counts with any more; its triggers go with it. Its name may be given to another.
     pub fn close_counter(&mut self, counter: CounterId) {
         if (counter.0 as usize) < self.counters.len() {
-            self.closed_counters.push(counter);
+            self.triggers.close(counter);
+            self.stop_counting(counter);
+            if !self.kept_counters.contains(&counter) {
+                self.closed_counters.push(counter);
+            }
         }
     }
 
@@ -431,8 +464,9 @@ impl<M: Memory> Engine<M> {
 
     /// Sets a counter.
     pub fn set_counter(&mut self, counter: CounterId, value: Counter) {
-        if let Some(counter) = self.counters.get_mut(counter.0 as usize) {
-            *counter = value;
+        if let Some(place) = self.counters.get_mut(counter.0 as usize) {
+            *place = value;
+            self.check_triggers(counter, value.value);
         }
     }
 
@@ -566,7 +600,8 @@ impl<M: Memory> Engine<M> {
             tombstones: self.tombstones.len(),
             tombstone_bytes: self.tombstones.bytes(),
             messages: self.messages.len() + self.arrivals.len(),
-            unexpected: endpoints().map(|e| e.unexpected.len() + e.tagged_unexpected.len()).sum(),
+            unexpected: endpoints().map(|e| e.unexpected.len() + e.tagged_unexpected.len()).sum::<usize>()
+                + self.claims.len(),
             receives: endpoints().map(|e| e.posted.len() + e.tagged_posted.len()).sum(),
             reserved: self.queues.iter().map(CompletionQueue::reserved).sum(),
             held: self.lives.iter().map(|(_, life)| life.held.len()).sum(),
@@ -608,7 +643,7 @@ pub struct State {
     pub tombstone_bytes: usize,
     /// Messages partly received.
     pub messages: usize,
-    /// Messages that wait for a receive, all endpoints.
+    /// Messages that wait for a receive, claimed ones too, all endpoints.
     pub unexpected: usize,
     /// Receives posted, all endpoints.
     pub receives: usize,

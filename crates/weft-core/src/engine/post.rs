@@ -44,7 +44,9 @@ impl<M: Memory> Engine<M> {
             return Ok(());
         }
         if self.submit(now, command, to, source, u32::MAX).is_none() {
-            self.unreserve(queue);
+            if !command.has(CommandFlags::PART) {
+                self.unreserve(queue);
+            }
             return Err(PostError::QueueFull);
         }
         Ok(())
@@ -53,8 +55,33 @@ impl<M: Memory> Engine<M> {
     /// Checks a command and keeps a place for its completion, whatever road it takes: after this, [`Engine::report`] it
     /// once. Nothing was changed if it is refused.
     pub fn admit(&mut self, command: &mut Command) -> Result<(), PostError> {
+        self.check(command)?;
+        if command.has(CommandFlags::PART) {
+            // The place is that of the whole.
+            return if self.has_group(command) { Ok(()) } else { Err(PostError::NotSupported) };
+        }
         let endpoint = self.endpoint(command.endpoint).ok_or(PostError::NoSuchEndpoint)?;
         let queue = endpoint.bindings.transmit_queue;
+        let injected = command.level == Level::Injected && !command.has(CommandFlags::SILENT);
+        let places = 1 + usize::from(injected);
+        let queue_state = queue.and_then(|queue| self.queues.get_mut(queue.0 as usize));
+        if !queue_state.is_none_or(|queue| queue.reserve_for_post(places)) {
+            return Err(PostError::CompletionQueueFull);
+        }
+        if injected {
+            // The caller made a copy; what is reserved a second time is for a failure that may come.
+            let plain = self.plain(command);
+            self.push(queue, completion_of(&plain, LocalKey::NONE, Ok(())));
+            command.flags = command.flags | CommandFlags::SILENT;
+        }
+        Ok(())
+    }
+
+    /// Checks a command as far as that does not depend on room: nothing but that can refuse it later, as long as endpoint
+    /// and peer stay. Nothing is changed.
+    #[inline]
+    pub fn check(&self, command: &Command) -> Result<(), PostError> {
+        let endpoint = self.endpoint(command.endpoint).ok_or(PostError::NoSuchEndpoint)?;
         let datagram = command.operation == Operation::Datagram;
         if datagram != (endpoint.kind == EndpointKind::Datagram) {
             return Err(PostError::NotSupported);
@@ -64,19 +91,7 @@ impl<M: Memory> Engine<M> {
             return Err(PostError::TooLong { length, limit: MESSAGE_LENGTH_MAX_BYTES });
         }
         self.check_operation(command)?;
-        self.check_local(command.local, command.offset, u64::from(command.length))?;
-        let injected = command.level == Level::Injected && !command.has(CommandFlags::SILENT);
-        let places = 1 + usize::from(injected);
-        let queue_state = queue.and_then(|queue| self.queues.get_mut(queue.0 as usize));
-        if !queue_state.is_none_or(|queue| queue.reserve_for_post(places)) {
-            return Err(PostError::CompletionQueueFull);
-        }
-        if injected {
-            // The caller made a copy; what is reserved a second time is for a failure that may come.
-            self.push(queue, completion_of(command, LocalKey::NONE, Ok(())));
-            command.flags = command.flags | CommandFlags::SILENT;
-        }
-        Ok(())
+        self.check_local(command.local, command.offset, u64::from(command.length))
     }
 
     /// Checks a command that will be done when it is posted, and that its completion has a place. Nothing is kept: the
@@ -145,7 +160,7 @@ impl<M: Memory> Engine<M> {
         }
         if class != AtomicClass::Plain {
             let bytes = command.atomic.bytes().unwrap_or(0) as u64;
-            self.check_local(command.results(), 0, bytes)?;
+            self.check_local(command.results(), command.results_offset(), bytes)?;
         }
         Ok(())
     }
@@ -318,6 +333,9 @@ impl<M: Memory> Engine<M> {
             if entry.is_fetch() && entry.phase != Phase::Queued {
                 tracker.fetches = tracker.fetches.saturating_sub(1);
             }
+            if entry.command.has(CommandFlags::ORDERED) {
+                tracker.ordered.retain(|other| *other != handle);
+            }
             if entry.phase == Phase::AwaitDone {
                 tracker.await_done = tracker.await_done.saturating_sub(1);
             }
@@ -364,6 +382,16 @@ impl<M: Memory> Engine<M> {
 
     /// Tells the user that a command ended. Its place in the queue was reserved when it was posted.
     pub fn report(&mut self, command: &Command, result: Result<(), Failure>) {
+        if command.has(CommandFlags::PART) {
+            return self.part_ended(command, result);
+        }
+        let plain;
+        let command = if command.has(CommandFlags::COUNTED) {
+            plain = self.end_counted(command, result.is_ok());
+            &plain
+        } else {
+            command
+        };
         let Some(endpoint) = self.endpoint(command.endpoint) else {
             self.release_buffers(command);
             return;
@@ -387,14 +415,6 @@ impl<M: Memory> Engine<M> {
         let fetches = matches!(command.operation, Operation::FetchAtomic | Operation::CompareAtomic);
         if fetches && command.results() != command.local {
             self.memory.release(command.results());
-        }
-    }
-
-    #[inline]
-    pub(super) fn count(&mut self, counter: Option<CounterId>, good: bool) {
-        if let Some(counter) = counter.and_then(|counter| self.counters.get_mut(counter.0 as usize)) {
-            counter.value += u64::from(good);
-            counter.errors += u64::from(!good);
         }
     }
 
@@ -447,7 +467,10 @@ impl<M: Memory> Engine<M> {
             return true;
         }
         let mine = self.entries.handles().filter(|(_, entry)| {
-            entry.command.endpoint == endpoint && entry.command.context == context && entry.purpose == u32::MAX
+            entry.command.endpoint == endpoint
+                && self.context_of(&entry.command) == context
+                && entry.purpose == u32::MAX
+                && !entry.command.has(CommandFlags::PART)
         });
         let cancellable = mine.filter(|(handle, entry)| {
             let waits = |tracker: &Tracker| tracker.reissue.iter().any(|reissue| reissue.handle == *handle);

@@ -7,7 +7,8 @@ use weft_wire::command::{Command, Flags, Kind, Slot};
 use weft_wire::table::Decoded;
 
 use super::transmit::{Answer, Response, ResponseData, status_of};
-use super::{Arrived, EndpointKind, Engine};
+use super::{Arrived, EndpointKind, Engine, Touched};
+use crate::address::Address;
 use crate::atomic::{AtomicCall, AtomicClass};
 use crate::command::EndpointId;
 use crate::hash::Peer;
@@ -437,8 +438,15 @@ impl<M: Memory> Engine<M> {
         if !self.credits_owed {
             return;
         }
-        let Some(endpoint) = self.endpoint_mut(endpoint) else { return };
-        for request in core::mem::take(&mut endpoint.refused) {
+        let mut credits = Vec::new();
+        for (id, slot) in (0..).zip(&mut self.endpoints) {
+            if let Some(other) = slot
+                && (EndpointId(id) == endpoint || other.receives_at == Some(endpoint))
+            {
+                credits.append(&mut other.refused);
+            }
+        }
+        for request in credits {
             self.urgent = true;
             self.answer(request, Status::Accepted, 0, Kind::Control);
         }
@@ -452,9 +460,8 @@ impl<M: Memory> Engine<M> {
         if command.kind() == Kind::Invalidate {
             return self.execute_done(input);
         }
-        let endpoint = self.endpoint_of.get(&input.request.destination).copied();
-        let usable = endpoint.and_then(|id| self.endpoint(id)).is_some_and(|e| e.kind == EndpointKind::Reliable);
-        let Some(endpoint) = endpoint.filter(|_| usable) else {
+        let source = Address { socket: input.request.from, endpoint: input.request.source };
+        let Some(endpoint) = self.endpoint_for(input.request.destination, EndpointKind::Reliable, source) else {
             return self.refused_send(input, Status::NoSuchEndpoint);
         };
         if command.length() > MESSAGE_LENGTH_MAX_BYTES {
@@ -524,10 +531,13 @@ impl<M: Memory> Engine<M> {
             }
             ResponseData::Region { key, address, offset, length }
         };
-        if first_time && !is_message {
-            let counter = self.endpoint_of.get(&input.request.destination).and_then(|id| self.endpoint(*id));
-            let counter = counter.and_then(|endpoint| endpoint.bindings.remote_read_counter);
-            self.count(counter, true);
+        // One packet asks for the first piece of a read; which is the last nobody here knows.
+        if first_time
+            && !is_message
+            && offset == 0
+            && let Some(&endpoint) = self.endpoint_of.get(&input.request.destination)
+        {
+            self.count_remote(endpoint, key, Touched::READ);
         }
         self.respond_in_pieces(input.request, command.message() as u32, data);
         Verdict::Responded
@@ -614,8 +624,7 @@ impl<M: Memory> Engine<M> {
         if let Err(fault) = self.memory.atomic(target, call, operands, compares, &mut result) {
             return Verdict::Refused(status_of(fault));
         }
-        let counter = self.endpoint(endpoint).and_then(|endpoint| endpoint.bindings.remote_write_counter);
-        self.count(counter, true);
+        self.count_remote(endpoint, command.key(), Touched::by_atomic(call, fetch));
         if !fetch {
             return Verdict::Accepted;
         }

@@ -80,6 +80,8 @@ pub(crate) struct Tracker {
     pub(crate) streams: Vec<Outgoing>,
     /// Fetching atomics whose results have not come: the target keeps each until it knows that they have.
     pub(crate) fetches: u32,
+    /// Commands under way that later ones may have to wait for (`CommandFlags::ORDERED`).
+    pub(crate) ordered: Vec<u16>,
     /// Commands that wait for DONE.
     pub(crate) await_done: u32,
     pub(crate) congestion: Congestion,
@@ -139,6 +141,7 @@ impl Tracker {
             not_ready_count: 0,
             streams: Vec::new(),
             fetches: 0,
+            ordered: Vec::new(),
             await_done: 0,
             congestion,
             order: 0,

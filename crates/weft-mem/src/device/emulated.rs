@@ -338,6 +338,7 @@ impl Operations for Emulated {
             return Err(DeviceError::BadAddress);
         }
         let size = mapped_bytes(length).ok_or(DeviceError::OutOfMemory)?;
+        super::presence::emulated();
         let (descriptor, hidden) = make_memory(size)?;
         let mut nonce = [0; 8];
         getrandom::fill(&mut nonce).map_err(|error| DeviceError::Failed(error.to_string()))?;
@@ -394,6 +395,7 @@ impl Operations for Emulated {
             return Err(DeviceError::BadHandle);
         }
         let size = mapped_bytes(length).ok_or(DeviceError::BadHandle)?;
+        super::presence::emulated();
         // Who can still shrink it could make every access of ours a fault; only memory files can be sealed at all.
         // SAFETY: plain call on a descriptor of ours.
         let seals = unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_GET_SEALS) };

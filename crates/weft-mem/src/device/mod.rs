@@ -11,6 +11,7 @@ pub mod emulated;
 mod level_zero;
 mod library;
 mod pending;
+mod presence;
 mod rocm;
 mod system;
 
@@ -77,6 +78,14 @@ impl Place {
     #[inline]
     pub const fn is_host(self) -> bool {
         matches!(self.kind, Kind::System)
+    }
+
+    /// As [`Place::of`], for who asks with every operation: where no device's library is in the process this costs a
+    /// fraction of a look, and no library is opened to find out.
+    #[must_use]
+    #[inline]
+    pub fn of_any<T>(pointer: *const T) -> Place {
+        if presence::may_have_devices() { Place::of(pointer) } else { Place::HOST }
     }
 
     /// Where a pointer points to, as the kinds that are present say; the host's memory if none of them knows it.

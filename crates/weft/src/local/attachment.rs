@@ -307,8 +307,8 @@ impl Attachments {
             let memory = engine.memory_mut();
             let mut done = 0;
             while done < results.len() {
-                let piece =
-                    memory.local(command.results(), done as u64, (results.len() - done) as u64).map_err(ours)?;
+                let (at, left) = (command.results_offset() + done as u64, (results.len() - done) as u64);
+                let piece = memory.local(command.results(), at, left).map_err(ours)?;
                 let end = done + piece.length as usize;
                 memory
                     .write(piece, results.get(done..end).filter(|part| !part.is_empty()).ok_or(Failure::LocalFault)?)
@@ -394,7 +394,7 @@ impl Granting {
         key: u64,
     ) -> bool {
         let word = WORD_FIRST_GRANT + self.words;
-        if word >= CHANNEL_WORDS_MAX || engine.counts_remote_access(endpoint) {
+        if word >= CHANNEL_WORDS_MAX || engine.counts_remote_access(endpoint, key) {
             return false;
         }
         if self.grant_device(channel, engine, word, token, key) {

@@ -221,11 +221,30 @@ impl Local {
         Some(insert(&mut self.routes, Box::new(Route::new(channel, endpoint, to, canary))))
     }
 
+    /// Whether what an endpoint sends to a peer goes this road.
+    pub(crate) fn reaches(&self, endpoint: EndpointId, peer: PeerId) -> bool {
+        let ways = self.ways.get(peer.0 as usize).into_iter().flatten();
+        ways.into_iter().any(|(from, way)| *from == endpoint && matches!(way, Way::Route(_)))
+    }
+
     /// What was known about a name does not hold any more.
     pub(crate) fn forget_peer(&mut self, peer: PeerId) {
         if let Some(ways) = self.ways.get_mut(peer.0 as usize) {
             ways.clear();
         }
+    }
+
+    /// Whether the route to a peer can take so many commands more; `None`: they go as packets.
+    pub(crate) fn has_room(
+        &mut self,
+        engine: &Engine<HostMemory>,
+        endpoint: EndpointId,
+        peer: PeerId,
+        commands: usize,
+    ) -> Option<bool> {
+        let index = self.route_to(engine, endpoint, peer)?;
+        let route = self.routes.get(index as usize)?.as_ref()?;
+        Some(route.under_way() + commands <= self.commands_max)
     }
 
     /// Takes a command if its peer is on this machine; `None`: it goes as packets.
@@ -432,14 +451,15 @@ impl Local {
     }
 
     fn accept(&mut self, engine: &mut Engine<HostMemory>, channel: Channel, hello: &Hello) {
+        let source = Address::from_bytes(&hello.source);
+        let source_id = engine.addresses().source_of(source);
         let endpoint = engine.endpoint_by_number(hello.target_endpoint);
-        let Some(endpoint) = endpoint.filter(|_| hello.session == self.session) else {
+        let endpoint = endpoint.filter(|endpoint| hello.session == self.session && engine.admits(*endpoint, source_id));
+        let Some(endpoint) = endpoint else {
             channel.shared_word(WORD_STATE).store(NO_ENDPOINT, Ordering::SeqCst);
             self.node.close(channel.id());
             return;
         };
-        let source = Address::from_bytes(&hello.source);
-        let source_id = engine.addresses().source_of(source);
         let arrival = Arrival {
             endpoint,
             source,
@@ -538,15 +558,35 @@ impl Local {
                 self.end_route(engine, index, Failure::Closed);
             }
         }
+        self.dismiss(engine, |arrival| arrival.endpoint == endpoint);
+        for ways in &mut self.ways {
+            ways.retain(|(from, _)| *from != endpoint);
+        }
+    }
+
+    /// An endpoint is there for one peer only: all others leave.
+    pub(crate) fn restrict_endpoint(&mut self, engine: &mut Engine<HostMemory>, endpoint: EndpointId) {
+        let strangers: Vec<_> = self
+            .visitors
+            .iter()
+            .flatten()
+            .map(|visitor| visitor.arrival)
+            .filter(|arrival| arrival.endpoint == endpoint && !engine.admits(endpoint, arrival.source_id))
+            .collect();
+        for stranger in strangers {
+            self.dismiss(engine, |arrival| arrival.endpoint == endpoint && arrival.source_id == stranger.source_id);
+        }
+        self.changed = true;
+    }
+
+    /// Ends channels of peers, who are told that there is no such endpoint.
+    fn dismiss(&mut self, engine: &mut Engine<HostMemory>, whom: impl Fn(&Arrival) -> bool) {
         for index in 0..self.visitors.len() {
             let Some(Some(visitor)) = self.visitors.get(index) else { continue };
-            if visitor.arrival.endpoint == endpoint {
+            if whom(&visitor.arrival) {
                 visitor.channel.shared_word(WORD_STATE).store(NO_ENDPOINT, Ordering::SeqCst);
                 self.end_visitor(engine, index);
             }
-        }
-        for ways in &mut self.ways {
-            ways.retain(|(from, _)| *from != endpoint);
         }
     }
 

@@ -131,7 +131,8 @@ impl Route {
     /// Whether a command has to wait for answers to earlier ones.
     #[inline]
     fn is_fenced(&self, command: &Command, begun: Option<Started>) -> bool {
-        command.has(CommandFlags::FENCE) && begun.is_none() && self.waiting.operations() > 0
+        let fenced = command.has(CommandFlags::FENCE) && self.waiting.operations() > 0;
+        begun.is_none() && (fenced || self.waiting.hold_back(command))
     }
 
     /// Takes an admitted command.
@@ -182,6 +183,12 @@ impl Route {
                 done
             }
             Operation::Write if !command.has(CommandFlags::IMMEDIATE) => {
+                // The length is filled in when it is done.
+                if command.has(CommandFlags::ORDERED)
+                    && self.waiting.hold_back(&Command { length: bytes.len() as u32, ..*command })
+                {
+                    return false;
+                }
                 let done = self.attachments.write_whole(&self.channel, command, bytes);
                 statistics.direct += u64::from(done);
                 done
@@ -738,7 +745,8 @@ impl Route {
                 if !fetches || Some(incoming.length()) != command.atomic.bytes() {
                     return Err(Broken);
                 }
-                let placed = write_local(engine.memory_mut(), command.results(), 0, incoming.segment());
+                let placed =
+                    write_local(engine.memory_mut(), command.results(), command.results_offset(), incoming.segment());
                 self.waiting.remove(token);
                 engine.report(&command, placed.map_err(|_| Failure::LocalFault));
             }
@@ -758,17 +766,18 @@ impl Route {
     pub(super) fn cancel(&mut self, engine: &mut Engine<HostMemory>, context: u64) -> bool {
         // The first one may be in the ring in part.
         let skip = usize::from(self.begun.is_some());
-        if let Some(place) = self.queue.iter().skip(skip).position(|command| command.context == context)
+        let wanted = |command: &Command| engine.context_of(command) == context && !command.has(CommandFlags::PART);
+        if let Some(place) = self.queue.iter().skip(skip).position(wanted)
             && let Some(command) = self.queue.remove(place + skip)
         {
             engine.report(&command, Err(Failure::Cancelled));
             return true;
         }
         let offered = |waiting: &Waiting| {
-            waiting.command.context == context && waiting.state == State::Offered { readable: false }
+            engine.context_of(&waiting.command) == context && waiting.state == State::Offered { readable: false }
         };
         let Some(token) = self.waiting.find(offered) else {
-            self.ask_back(context);
+            self.ask_back(engine, context);
             return false;
         };
         let words = [0, 0, record::length_and_token(0, token), 0];
@@ -782,9 +791,9 @@ impl Route {
     }
 
     /// Asks the target to forget a message that it may be reading already: then its answer is that it was cancelled.
-    fn ask_back(&mut self, context: u64) {
+    fn ask_back(&mut self, engine: &Engine<HostMemory>, context: u64) {
         let readable = |waiting: &Waiting| {
-            waiting.command.context == context && waiting.state == State::Offered { readable: true }
+            engine.context_of(&waiting.command) == context && waiting.state == State::Offered { readable: true }
         };
         let Some(token) = self.waiting.find(readable) else { return };
         let words = [0, 0, record::length_and_token(0, token), 0];

@@ -6,7 +6,7 @@ mod transfer;
 use std::collections::VecDeque;
 
 use weft_core::engine::Engine;
-use weft_core::engine::hall::{Arrival, ArrivalId, Begun, Delivery, MatchedArrival, Payload, Room};
+use weft_core::engine::hall::{Arrival, ArrivalId, ArrivalVerdict, Begun, Delivery, MatchedArrival, Payload, Room};
 use weft_core::event::Failure;
 use weft_core::memory::{Access, Fault, Granted, LocalKey};
 use weft_link::shm::{Broken, Channel, PushError, Record};
@@ -567,15 +567,15 @@ impl Visitor {
             engine.end_arrival(matched.id, Err(Failure::Aborted));
             return Ok(());
         }
-        match matched.result {
-            Ok(()) => self.pull(engine, index),
-            Err(failure) => {
-                let token = offer.token;
-                self.forget(index);
-                engine.end_arrival(matched.id, Err(failure));
-                self.answer(token, Err(failure))
-            }
-        }
+        let result = match matched.verdict {
+            ArrivalVerdict::Fetch => return self.pull(engine, index),
+            ArrivalVerdict::Discard => Ok(()),
+            ArrivalVerdict::Refuse(failure) => Err(failure),
+        };
+        let token = offer.token;
+        self.forget(index);
+        engine.end_arrival(matched.id, result);
+        self.answer(token, result)
     }
 
     /// A part of a message that was pulled.

@@ -92,3 +92,55 @@ pub(crate) fn multi_receives_say_when_they_end(world: &World) {
     assert_eq!((cancelled.result, cancelled.multi, cancelled.released), (Err(Failure::Cancelled), true, true));
     world.goods(&a, 4);
 }
+
+/// An endpoint of a connection is there for its peer only.
+pub(crate) fn restricted_endpoints_have_one_peer(world: &World) {
+    let (a, b, to_b, to_a) = world.pair();
+    let stranger = world.node();
+    let stranger_to_b = stranger.knows(&b);
+    let region = b.register(64, Access::REMOTE).unwrap();
+    let lengths = [10, 3000, 60_000, 400_000];
+    // Both have been heard before, and messages of both wait.
+    for (node, peer) in [(&stranger, stranger_to_b), (&a, to_b)] {
+        for length in lengths {
+            node.endpoint.send(peer, node.buffer(pattern(length as u64, length))).unwrap();
+        }
+    }
+    world.until("all wait", || (b.domain.state().unexpected == 8).then_some(()));
+    b.endpoint.restrict_to(to_a).unwrap();
+    assert_eq!(b.domain.state().unexpected, 4, "the stranger's are gone");
+    for _ in lengths {
+        let done = world.next(&stranger);
+        assert!(done.result.is_err() || done.length < 400_000, "what was not fetched is not delivered: {done:?}");
+    }
+    // Nothing of the stranger's comes through any more.
+    let refused = |_context: u64| {
+        let done = world.next(&stranger);
+        assert_eq!(done.result, Err(Failure::NoSuchEndpoint), "{done:?}");
+    };
+    for length in lengths {
+        refused(stranger.endpoint.send(stranger_to_b, stranger.buffer(pattern(1, length))).unwrap());
+    }
+    refused(stranger.endpoint.write(stranger_to_b, region.remote(), stranger.buffer(vec![9; 8])).unwrap());
+    refused(stranger.endpoint.read(stranger_to_b, region.remote(), stranger.buffer(vec![9; 8])).unwrap());
+    refused(stranger.endpoint.fetch_add(stranger_to_b, region.remote(), 1u64).unwrap());
+    assert_eq!(region.to_vec(0, 64).unwrap(), [0; 64]);
+    // Another endpoint of the peer is a stranger too.
+    let other = a.domain.endpoint(&a.queue).unwrap();
+    for length in lengths {
+        b.endpoint.receive(b.buffer(vec![0; length])).unwrap();
+        assert!(world.good(&b).into_bytes().unwrap() == pattern(length as u64, length));
+        world.good(&a);
+    }
+    other.send(to_b, a.buffer(vec![1; 8])).unwrap();
+    assert_eq!(world.next(&a).result, Err(Failure::NoSuchEndpoint));
+    // The peer goes on, both ways.
+    a.endpoint.write(to_b, region.remote(), a.buffer(vec![9; 8])).unwrap();
+    world.good(&a);
+    assert_eq!(region.to_vec(0, 8).unwrap(), [9; 8]);
+    a.endpoint.receive(a.buffer(vec![0; 8])).unwrap();
+    b.endpoint.send(to_a, b.buffer(vec![2; 8])).unwrap();
+    world.good(&b);
+    assert_eq!(world.good(&a).into_bytes().unwrap(), [2; 8]);
+    assert!(b.endpoint.restrict_to(weft::PeerId(99)).is_err());
+}

@@ -17,8 +17,12 @@ mod matching;
 mod messages;
 mod peers;
 mod remote_memory;
+mod sharing;
 mod support;
+mod triggers;
+mod vectors;
 mod waiting;
+mod waiting_messages;
 
 /// Makes a module for each combination, with a test for each case.
 macro_rules! combinations {
@@ -62,10 +66,16 @@ macro_rules! cases {
                 writes_of_every_length reads_of_every_length immediate_data_follows_the_bytes
                 injected_writes fences_order_writes overlapping_regions_and_offsets write_from_and_to_regions
                 chosen_keys addresses_up_to_the_last_one
+                ordered_operations_see_those_before regions_count_what_peers_do
             }
             atomics {
                 every_operation_on_every_type fetch_add_counts_each_once compare_and_swap_has_one_winner
                 arrays_of_elements floats all_that_is_possible what_does_not_exist_is_refused
+            }
+            vectors {
+                several_ranges_end_as_one a_bad_range_fails_the_whole immediate_data_follows_all_ranges
+                ranges_that_do_not_fit_are_refused values_in_many_pieces atomics_on_several_ranges
+                closing_ends_what_goes_in_parts nothing_is_posted_without_room
             }
             errors {
                 unknown_key out_of_bounds missing_right after_deregistration unknown_peer queue_full
@@ -73,6 +83,7 @@ macro_rules! cases {
             }
             endpoints {
                 numbers_can_be_chosen completions_tell_what_ended multi_receives_say_when_they_end
+                restricted_endpoints_have_one_peer
             }
             flow {
                 a_full_queue_holds_peers_back levels silent_operations counters_count
@@ -87,6 +98,20 @@ macro_rules! cases {
             peers {
                 two_peers_do_not_mix many_endpoints all_to_all both_ways_at_once fabrics_do_not_hear_each_other
                 many_threads
+            }
+            triggers {
+                deferred_sends_go_in_order_of_threshold messages_trigger_answers chains_run_by_themselves
+                receives_and_atomics_are_deferred_too deferred_work_waits_for_room deferred_work_is_taken_back
+                deferred_work_is_checked
+            }
+            sharing {
+                one_pool_serves_several pools_have_tags_sources_and_long_buffers who_has_no_queue_reports_to_the_pool
+                a_full_pool_holds_senders_back sharing_ends_in_any_order
+            }
+            waiting_messages {
+                looking_changes_nothing claimed_messages_are_for_who_claimed_them
+                a_claim_can_be_too_long_for_its_buffer discarded_messages_are_done_for_their_sender
+                claims_end_with_their_endpoint a_claimed_message_can_be_lost
             }
             waiting {
                 sleep_until_a_message_comes descriptors_lose_no_wake_up time_passes counters_wake

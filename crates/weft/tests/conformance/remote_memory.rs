@@ -176,3 +176,110 @@ pub(crate) fn addresses_up_to_the_last_one(world: &World) {
     }
     assert!(memory.to_vec(0, 100_000).unwrap() == bytes);
 }
+
+/// Each of many operations at once sees what those before it did, though some go straight into the peer's memory, some
+/// through its NIC, and some in many parts.
+pub(crate) fn ordered_operations_see_those_before(world: &World) {
+    let (a, b, to_b, _) = world.pair();
+    for shared in [true, false] {
+        let memory = if shared { b.register(SIZE, Access::REMOTE) } else { b.register(vec![0; SIZE], Access::REMOTE) };
+        let memory = memory.unwrap();
+        let mut model = vec![0u8; SIZE];
+        let mut seen: Vec<(u64, Vec<u8>)> = Vec::new();
+        let mut random = pattern(u64::from(shared) + 3, 4000).into_iter();
+        let mut draw = |end: usize| usize::from(random.next().unwrap()) % end;
+        const ROUNDS: usize = 120;
+        for round in 0..ROUNDS {
+            let length = [8, 64, 5000, 90_000][draw(4)];
+            let offset = [0, 8, 40, 4000, 64_000][draw(5)];
+            let remote = memory.remote().at(offset as u64);
+            let options = Options { ordered: true, ..Default::default() };
+            let place = &mut model[offset..offset + length];
+            match draw(4) {
+                0 => {
+                    let bytes = pattern(round as u64, length);
+                    place.copy_from_slice(&bytes);
+                    a.endpoint.write_with(to_b, remote, a.buffer(bytes), options).unwrap();
+                }
+                1 => {
+                    let bytes = pattern(round as u64, length);
+                    place.copy_from_slice(&bytes);
+                    let options = Options { immediate: Some(1), ..options };
+                    a.endpoint.write_with(to_b, remote, a.buffer(bytes), options).unwrap();
+                }
+                2 => {
+                    let context = a.endpoint.read_with(to_b, remote, a.buffer(vec![0; length]), options).unwrap();
+                    seen.push((context, place.to_vec()));
+                }
+                _ => {
+                    let old = u64::from_le_bytes(place[..8].try_into().unwrap());
+                    place[..8].copy_from_slice(&old.wrapping_add(5).to_le_bytes());
+                    let sum = weft::AtomicOperation::Sum;
+                    let context = a.endpoint.fetch_atomic_with(to_b, remote, sum, &[5u64], options).unwrap();
+                    seen.push((context, old.to_le_bytes().to_vec()));
+                }
+            }
+            if draw(10) == 0 {
+                world.turn();
+            }
+        }
+        for done in world.goods(&a, ROUNDS) {
+            if let Some((_, expected)) = seen.iter().find(|(context, _)| *context == done.context) {
+                let found = match done.kind {
+                    CompletionKind::Read => done.bytes().unwrap(),
+                    _ => done.value::<u64>().unwrap().to_le_bytes().to_vec(),
+                };
+                assert!(found == *expected, "shared {shared}");
+            }
+        }
+        assert!(memory.to_vec(0, SIZE).unwrap() == model, "shared {shared}");
+    }
+}
+
+pub(crate) fn regions_count_what_peers_do(world: &World) {
+    let (a, b, to_b, _) = world.pair();
+    for shared in [true, false] {
+        let register = || match shared {
+            true => b.register(SIZE, Access::REMOTE).unwrap(),
+            false => b.register(vec![0; SIZE], Access::REMOTE).unwrap(),
+        };
+        let (memory, other) = (register(), register());
+        let touch = |target: &weft::MemoryRegion| {
+            for length in [0, 8, 5000, 100_000] {
+                let here = target.remote();
+                a.endpoint.write(to_b, here, a.buffer(vec![1; length])).unwrap();
+                a.endpoint.read(to_b, here, a.buffer(vec![0; length])).unwrap();
+                world.goods(&a, 2);
+            }
+            a.endpoint.atomic(to_b, target.remote(), weft::AtomicOperation::Sum, &[1u64]).unwrap();
+            a.endpoint.fetch_add(to_b, target.remote(), 1u64).unwrap();
+            a.endpoint.fetch_atomic(to_b, target.remote(), weft::AtomicOperation::Read, &[0u64]).unwrap();
+            world.goods(&a, 3);
+            // What is refused does not count.
+            a.endpoint.write(to_b, target.remote().at(SIZE as u64 - 4), a.buffer(vec![1; 8])).unwrap();
+            assert!(world.next(&a).result.is_err());
+        };
+        // Peers may have it mapped before it is counted.
+        touch(&memory);
+        let (writes, reads) = (b.domain.counter(), b.domain.counter());
+        memory.count(Some(writes.clone()), Some(reads.clone())).unwrap();
+        touch(&memory);
+        touch(&other);
+        // Four writes and two atomics that change it, four reads and two atomics that fetch.
+        let counted = || Some((writes.read(), reads.read()));
+        world.until("all counted", || counted().filter(|counted| *counted == ((6, 0), (6, 0))));
+        memory.count(Some(writes.clone()), None).unwrap();
+        touch(&memory);
+        world.until("writes alone", || counted().filter(|counted| *counted == ((12, 0), (6, 0))));
+        // A region keeps its counters open, and others' numbers are not theirs.
+        memory.count(Some(b.domain.counter()), Some(b.domain.counter())).unwrap();
+        let fresh = b.domain.counter();
+        touch(&memory);
+        memory.count(None, None).unwrap();
+        touch(&memory);
+        drop(memory);
+        world.idle(10);
+        assert_eq!((counted(), fresh.read()), (Some(((12, 0), (6, 0))), (0, 0)));
+        assert!(matches!(other.count(Some(a.domain.counter()), None), Err(weft::Error::OtherDomain)));
+    }
+}

@@ -1,6 +1,7 @@
 //! Messages at the target: matched to a receive or kept until one comes, put together from packets in any order, fetched when
 //! they are long (P-5.5, P-6).
 
+mod claim;
 mod receive;
 mod rendezvous;
 mod write;
@@ -14,15 +15,18 @@ use weft_wire::transaction::{Find, Segment, Transaction, TransactionId};
 use super::hall::Arrival as Envelope;
 use super::request::{RequestIn, Verdict};
 use super::transmit::status_of;
-use super::{Arrived, Endpoint, EndpointKind, Engine};
+use super::{Arrived, Endpoint, EndpointKind, Engine, Touched};
 use crate::address::{Address, PeerId, SourceId};
 use crate::command::{Command, EndpointId, Operation, PostError, Receive};
-use crate::event::{Completion, CompletionFlags, CompletionKind, Failure};
+use crate::event::{Completion, CompletionFlags, CompletionKind, CounterId, Failure};
 use crate::limits::{REFUSED_MAX, SPARE_MAX, SPARE_MAX_BYTES};
 use crate::matching::{Posted, Unexpected, UnexpectedId};
 use crate::memory::{Access, Fault, LocalKey, Memory};
 use crate::packet::Status;
 use crate::time::Time;
+
+pub(super) use claim::{Claim, Kept};
+pub use claim::{ClaimId, Peek, Peeked};
 
 /// A receive in the list of its endpoint.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +41,8 @@ impl PostedReceive {
     #[inline]
     pub(super) fn simple(&self, length: u32) -> Option<(LocalKey, u64, u64)> {
         let receive = &self.receive;
-        let plain = self.shared.is_none() && !receive.silent && u64::from(length) <= receive.length;
+        let plain = self.shared.is_none() && !receive.silent && receive.counter.is_none();
+        let plain = plain && u64::from(length) <= receive.length;
         plain.then_some((receive.local, receive.offset, receive.context))
     }
 }
@@ -62,6 +67,7 @@ pub(super) struct Landing {
     context: u64,
     silent: bool,
     shared: Option<u32>,
+    counter: Option<CounterId>,
 }
 
 /// A message that came before its receive.
@@ -83,6 +89,8 @@ pub(super) enum Body {
         key: u64,
         address: u64,
     },
+    /// Was claimed while it arrived, and did not come.
+    Lost,
 }
 
 /// A message of several packets that is arriving.
@@ -102,7 +110,7 @@ enum Place {
     /// No receive yet; or one that came while it was arriving.
     Unexpected {
         bytes: Vec<u8>,
-        id: UnexpectedId,
+        id: Kept,
         landing: Option<Landing>,
     },
     /// Nobody wants it any more.
@@ -238,8 +246,13 @@ impl<M: Memory> Engine<M> {
         let length = u64::from(envelope.length);
         loop {
             let slot = self.endpoints.get_mut(envelope.endpoint.0 as usize).and_then(Option::as_mut);
-            let Some(endpoint) = slot else { return Matched::NotReady };
+            let Some(mut endpoint) = slot else { return Matched::NotReady };
             let queue = endpoint.bindings.receive_queue;
+            if let Some(other) = endpoint.receives_at {
+                let slot = self.endpoints.get_mut(other.0 as usize).and_then(Option::as_mut);
+                let Some(other) = slot else { return Matched::NotReady };
+                endpoint = other;
+            }
             let (posted, _) = lists(endpoint, envelope.tagged);
             let Some(id) = posted.first(source, envelope.tag) else { return Matched::Nothing };
             let Some(found) = posted.get(id) else { return Matched::Nothing };
@@ -291,9 +304,15 @@ impl<M: Memory> Engine<M> {
     }
 
     fn remove_posted(&mut self, envelope: &Envelope, id: crate::matching::PostedId) {
-        if let Some(endpoint) = self.endpoint_mut(envelope.endpoint) {
-            lists(endpoint, envelope.tagged).0.remove(id);
+        if let Some((posted, _)) = self.lists_of(envelope.endpoint, envelope.tagged) {
+            posted.remove(id);
         }
+    }
+
+    /// The lists that messages for an endpoint are in, and receives for them.
+    pub(super) fn lists_of(&mut self, endpoint: EndpointId, tagged: bool) -> Option<Lists<'_>> {
+        let receiver = self.receiver_of(endpoint);
+        self.endpoint_mut(receiver).map(|endpoint| lists(endpoint, tagged))
     }
 
     fn retire(&mut self, index: u32) {
@@ -341,8 +360,7 @@ impl<M: Memory> Engine<M> {
             return None;
         }
         let source = envelope.source_id;
-        let endpoint = self.endpoint_mut(envelope.endpoint)?;
-        let (_, unexpected) = lists(endpoint, envelope.tagged);
+        let (_, unexpected) = self.lists_of(envelope.endpoint, envelope.tagged)?;
         if unexpected.len() >= unexpected.capacity() {
             return None;
         }
@@ -361,14 +379,15 @@ impl<M: Memory> Engine<M> {
                 _ => alloc::vec![0; length],
             };
             let body = Body::Whole(Vec::new());
-            let (_, unexpected) = lists(self.endpoint_mut(envelope.endpoint)?, envelope.tagged);
+            let (_, unexpected) = self.lists_of(envelope.endpoint, envelope.tagged)?;
             let id = unexpected.push(source, envelope.tag, UnexpectedMessage { envelope, body }).ok()?;
             self.unexpected_bytes += length;
+            let id = Kept::Listed(id);
             return Some(self.begin_message(input, key, envelope, Place::Unexpected { bytes, id, landing: None }));
         }
         let mut bytes = self.spare.pop().unwrap_or_default();
         bytes.extend_from_slice(input.payload);
-        let (_, unexpected) = lists(self.endpoint_mut(envelope.endpoint)?, envelope.tagged);
+        let (_, unexpected) = self.lists_of(envelope.endpoint, envelope.tagged)?;
         unexpected.push(source, envelope.tag, UnexpectedMessage { envelope, body: Body::Whole(bytes) }).ok()?;
         self.unexpected_bytes += length;
         Some(Verdict::Accepted)
@@ -388,8 +407,7 @@ impl<M: Memory> Engine<M> {
             return Verdict::Refused(Status::ProtocolError);
         };
         if let Place::Unexpected { id, .. } = &place
-            && let Some(endpoint) = self.endpoint_mut(envelope.endpoint)
-            && let Some(waiting) = lists(endpoint, envelope.tagged).1.get_mut(*id)
+            && let Some(waiting) = self.kept_mut(&envelope, *id)
         {
             waiting.body = Body::Partial(transaction);
         }
@@ -413,12 +431,6 @@ impl<M: Memory> Engine<M> {
                 }
             }
             Place::Discard | Place::Write { .. } => {}
-        }
-    }
-
-    pub(super) fn forget_unexpected(&mut self, envelope: &Envelope, id: UnexpectedId) {
-        if let Some(endpoint) = self.endpoint_mut(envelope.endpoint) {
-            lists(endpoint, envelope.tagged).1.remove(id);
         }
     }
 
@@ -486,9 +498,7 @@ impl<M: Memory> Engine<M> {
                 self.complete_receive(&envelope, &landing, written.map_err(|_| Failure::LocalFault));
             }
             Place::Unexpected { bytes, id, landing: None } => {
-                if let Some(endpoint) = self.endpoint_mut(envelope.endpoint)
-                    && let Some(waiting) = lists(endpoint, envelope.tagged).1.get_mut(id)
-                {
+                if let Some(waiting) = self.kept_mut(&envelope, id) {
                     waiting.body = Body::Whole(bytes);
                 }
             }
@@ -569,6 +579,7 @@ impl<M: Memory> Engine<M> {
         }
         let bindings = self.endpoint(envelope.endpoint).map(|endpoint| endpoint.bindings).unwrap_or_default();
         self.count(bindings.receive_counter, result.is_ok());
+        self.count(landing.counter, result.is_ok());
         let queue = bindings.receive_queue;
         let unwanted = landing.silent && result.is_ok() && (landing.shared.is_none() || local == LocalKey::NONE);
         if unwanted || queue.is_none() {
@@ -619,6 +630,7 @@ impl Landing {
             context: receive.context,
             silent: receive.silent,
             shared: None,
+            counter: receive.counter,
         }
     }
 }
@@ -633,6 +645,7 @@ impl Shared {
             context: self.receive.context,
             silent: self.receive.silent,
             shared: Some(index),
+            counter: self.receive.counter,
         };
         self.used = (self.used + length).min(room);
         self.pending += 1;
@@ -653,11 +666,11 @@ pub(super) enum Matched {
 /// What DONE tells instead of the bytes taken when the message is given up: a message of no bytes can be taken too.
 const NOT_TAKEN: u64 = u32::MAX as u64;
 
+/// Receives that wait, and messages that do.
+pub(super) type Lists<'a> = (&'a mut Posted<PostedReceive>, &'a mut Unexpected<UnexpectedMessage>);
+
 #[inline]
-pub(super) fn lists(
-    endpoint: &mut Endpoint,
-    tagged: bool,
-) -> (&mut Posted<PostedReceive>, &mut Unexpected<UnexpectedMessage>) {
+pub(super) fn lists(endpoint: &mut Endpoint, tagged: bool) -> Lists<'_> {
     if tagged {
         (&mut endpoint.tagged_posted, &mut endpoint.tagged_unexpected)
     } else {

@@ -13,7 +13,8 @@ impl<M: Memory> Engine<M> {
     /// or wrong, and nothing was changed.
     #[inline]
     fn enlist_simply(&mut self, receive: &Receive) -> bool {
-        if receive.multi.is_some() || self.check_local(receive.local, receive.offset, receive.length).is_err() {
+        let special = receive.multi.is_some() || receive.counter.is_some() || self.credits_owed;
+        if special || self.check_local(receive.local, receive.offset, receive.length).is_err() {
             return false;
         }
         let source = match receive.source {
@@ -24,7 +25,7 @@ impl<M: Memory> Engine<M> {
             },
         };
         let Some(Some(endpoint)) = self.endpoints.get_mut(receive.endpoint.0 as usize) else { return false };
-        if endpoint.kind != EndpointKind::Reliable || !endpoint.refused.is_empty() {
+        if endpoint.kind != EndpointKind::Reliable || endpoint.receives_at.is_some() {
             return false;
         }
         let (posted, unexpected) = lists(endpoint, receive.tagged);
@@ -36,18 +37,15 @@ impl<M: Memory> Engine<M> {
     fn post_receive_anyhow(&mut self, now: Time, receive: &Receive) -> Result<(), PostError> {
         let id = receive.endpoint;
         let endpoint = self.endpoint(id).ok_or(PostError::NoSuchEndpoint)?;
-        if receive.tagged && endpoint.kind == EndpointKind::Datagram {
-            return Err(PostError::NotSupported);
-        }
         let posted = if receive.tagged { &endpoint.tagged_posted } else { &endpoint.posted };
         if posted.len() >= posted.capacity() {
             return Err(PostError::QueueFull);
         }
         self.check_local(receive.local, receive.offset, receive.length)?;
-        let source = match receive.source {
-            Some(peer) => Some(self.addresses.source(peer).ok_or(PostError::NoSuchPeer)?),
-            None => None,
-        };
+        let source = self.source_wanted(receive)?;
+        if let Some(counter) = receive.counter {
+            self.kept_counters.insert(counter);
+        }
         let result = match receive.multi {
             Some(least) => self.post_multi(now, receive, source, least),
             None => self.post_single(now, receive, source),
@@ -56,6 +54,36 @@ impl<M: Memory> Engine<M> {
             self.grant_credits_of(id);
         }
         result
+    }
+
+    /// Checks a receive as far as that does not depend on room.
+    pub fn check_receive(&self, receive: &Receive) -> Result<(), PostError> {
+        self.check_local(receive.local, receive.offset, receive.length)?;
+        self.source_wanted(receive).map(|_| ())
+    }
+
+    /// Whether messages can be received like that; whose they have to be, if that matters.
+    #[inline]
+    pub(super) fn source_wanted(&self, receive: &Receive) -> Result<Option<SourceId>, PostError> {
+        let endpoint = self.endpoint(receive.endpoint).ok_or(PostError::NoSuchEndpoint)?;
+        let datagrams = endpoint.kind == EndpointKind::Datagram;
+        if receive.tagged && datagrams || endpoint.receives_at.is_some() {
+            return Err(PostError::NotSupported);
+        }
+        match receive.source {
+            Some(peer) => self.addresses.source(peer).map(Some).ok_or(PostError::NoSuchPeer),
+            None => Ok(None),
+        }
+    }
+
+    /// Reports a receive that could not be posted. False: the queue has no room for that.
+    pub fn reject_receive(&mut self, receive: &Receive, failure: Failure) -> bool {
+        let queue = self.endpoint(receive.endpoint).and_then(|endpoint| endpoint.bindings.receive_queue);
+        let room = self.reserve(queue);
+        if room {
+            self.cancelled(receive.endpoint, &PostedReceive { receive: *receive, shared: None }, failure);
+        }
+        room
     }
 
     pub(super) fn post_single(
@@ -79,12 +107,12 @@ impl<M: Memory> Engine<M> {
         least: u64,
     ) -> Result<(), PostError> {
         let shared = Shared { receive: *receive, used: 0, pending: 0, retired: false };
-        if self.find_unexpected(receive, source).is_none() {
+        let Some(first) = self.find_unexpected(receive, source) else {
             let index = self.shared.insert(shared);
             return self.enlist(receive, source, Some(index));
-        }
+        };
         // A place for the return of the buffer, should a message that it must not pass over have to wait.
-        let queue = self.endpoint(receive.endpoint).and_then(|endpoint| endpoint.bindings.receive_queue);
+        let queue = self.queue_of_unexpected(receive, first);
         if !self.reserve(queue) {
             return Err(PostError::CompletionQueueFull);
         }
@@ -148,22 +176,28 @@ impl<M: Memory> Engine<M> {
         source: Option<SourceId>,
         shared: Option<u32>,
     ) -> Result<(), PostError> {
-        let endpoint = self.endpoint_mut(receive.endpoint).ok_or(PostError::NoSuchEndpoint)?;
-        let (posted, _) = lists(endpoint, receive.tagged);
+        let (posted, _) = self.lists_of(receive.endpoint, receive.tagged).ok_or(PostError::NoSuchEndpoint)?;
         let (tag, ignore) = if receive.tagged { (receive.tag, receive.ignore) } else { (0, 0) };
         let posted = posted.post(source, tag, ignore, PostedReceive { receive: *receive, shared });
         posted.map(|_| ()).map_err(|_| PostError::QueueFull)
     }
 
     pub(super) fn find_unexpected(&mut self, receive: &Receive, source: Option<SourceId>) -> Option<UnexpectedId> {
-        let (_, unexpected) = lists(self.endpoint_mut(receive.endpoint)?, receive.tagged);
+        let (_, unexpected) = self.lists_of(receive.endpoint, receive.tagged)?;
         let (tag, ignore) = if receive.tagged { (receive.tag, receive.ignore) } else { (0, 0) };
         unexpected.first(source, tag, ignore)
     }
 
     pub(super) fn unexpected_length(&mut self, receive: &Receive, id: UnexpectedId) -> Option<u64> {
-        let (_, unexpected) = lists(self.endpoint_mut(receive.endpoint)?, receive.tagged);
+        let (_, unexpected) = self.lists_of(receive.endpoint, receive.tagged)?;
         unexpected.get(id).map(|message| u64::from(message.envelope.length))
+    }
+
+    /// Where a waiting message is reported.
+    fn queue_of_unexpected(&mut self, receive: &Receive, id: UnexpectedId) -> Option<crate::event::QueueId> {
+        let (_, unexpected) = self.lists_of(receive.endpoint, receive.tagged)?;
+        let endpoint = unexpected.get(id)?.envelope.endpoint;
+        self.endpoint(endpoint)?.bindings.receive_queue
     }
 
     /// Gives a waiting message to a receive.
@@ -174,19 +208,23 @@ impl<M: Memory> Engine<M> {
         id: UnexpectedId,
         landing: Landing,
     ) -> Result<(), PostError> {
-        let endpoint = self.endpoint(receive.endpoint).ok_or(PostError::NoSuchEndpoint)?;
-        let queue = endpoint.bindings.receive_queue;
+        let queue = self.queue_of_unexpected(receive, id);
         if !self.entries.has_room(2) {
             return Err(PostError::QueueFull);
         }
         if !self.reserve(queue) {
             return Err(PostError::CompletionQueueFull);
         }
-        let taken = self.endpoint_mut(receive.endpoint).and_then(|e| lists(e, receive.tagged).1.remove(id));
-        let Some(message) = taken else {
-            self.unreserve(queue);
-            return Ok(());
-        };
+        match self.lists_of(receive.endpoint, receive.tagged).and_then(|(_, unexpected)| unexpected.remove(id)) {
+            Some(message) => self.give(now, message, landing),
+            None => self.unreserve(queue),
+        }
+        Ok(())
+    }
+
+    /// Gives a message that waited to a receive. A place in the queue is reserved, and there is room for the commands
+    /// that fetching it takes.
+    pub(super) fn give(&mut self, now: Time, message: UnexpectedMessage, landing: Landing) {
         let envelope = message.envelope;
         let fits = u64::from(envelope.length) <= landing.room;
         match message.body {
@@ -202,7 +240,7 @@ impl<M: Memory> Engine<M> {
                 self.complete_receive(&envelope, &landing, result);
             }
             Body::Partial(transaction) => {
-                let Some(arriving) = self.messages.get_mut(&transaction) else { return Ok(()) };
+                let Some(arriving) = self.messages.get_mut(&transaction) else { return };
                 if fits {
                     if let Place::Unexpected { landing: waiting, .. } = &mut arriving.place {
                         *waiting = Some(landing);
@@ -217,8 +255,8 @@ impl<M: Memory> Engine<M> {
             }
             Body::Arriving(index) => self.take_arriving(index, landing, fits),
             Body::Rendezvous { key, address } => self.begin_pull(now, envelope, landing, key, address),
+            Body::Lost => self.complete_receive(&envelope, &landing, Err(Failure::Aborted)),
         }
-        Ok(())
     }
 
     pub(in crate::engine) fn recycle(&mut self, mut bytes: Vec<u8>) {
@@ -249,7 +287,12 @@ impl<M: Memory> Engine<M> {
 
     /// Reports a receive that got nothing. A place in the queue is reserved.
     pub(super) fn cancelled(&mut self, endpoint: EndpointId, posted: &PostedReceive, failure: Failure) {
-        let queue = self.endpoint(endpoint).and_then(|endpoint| endpoint.bindings.receive_queue);
+        let bindings = self.endpoint(endpoint).map(|endpoint| endpoint.bindings).unwrap_or_default();
+        let queue = bindings.receive_queue;
+        if failure != Failure::Closed {
+            self.count(bindings.receive_counter, false);
+        }
+        self.count(posted.receive.counter, false);
         let mut local = posted.receive.local;
         let mut flags = CompletionFlags::NONE;
         if let Some(index) = posted.shared {
@@ -285,31 +328,12 @@ impl<M: Memory> Engine<M> {
         }
     }
 
-    /// Everything of an endpoint that receives ends.
+    /// Everything of an endpoint that receives ends, and everything of others that is received by its receives.
     pub(in crate::engine) fn close_receives(&mut self, now: Time, id: EndpointId) {
-        // Those whose message is being fetched hold places in the queue: they end while it is known which queue that is.
-        let fetching = self
-            .entries
-            .handles()
-            .filter(|(_, entry)| entry.command.operation == Operation::Pull && entry.command.endpoint == id);
-        let fetching: Vec<u16> = fetching.map(|(handle, _)| handle).collect();
-        for handle in fetching {
-            self.finish(now, handle, Err(Failure::Closed));
-        }
-        let arriving: Vec<TransactionId> =
-            self.messages.iter().filter(|(_, message)| message.envelope.endpoint == id).map(|(id, _)| *id).collect();
-        for transaction in arriving {
-            self.abort_message(transaction, Failure::Closed);
-        }
-        let fetching = |entry: &crate::reliable::entry::Entry| {
-            entry.command.operation == Operation::Pull && entry.command.endpoint == id
-        };
-        let pulls: Vec<u16> =
-            self.entries.handles().filter(|(_, entry)| fetching(entry)).map(|(handle, _)| handle).collect();
-        for handle in pulls {
-            self.finish(now, handle, Err(Failure::Closed));
-        }
-        self.close_arrivals(id);
+        let sharers: Vec<EndpointId> = self.sharers_of(id).collect();
+        self.end_messages(now, id, Failure::Closed, &|envelope| {
+            envelope.endpoint == id || sharers.contains(&envelope.endpoint)
+        });
         for tagged in [false, true] {
             loop {
                 let Some(endpoint) = self.endpoint_mut(id) else { return };
@@ -322,17 +346,60 @@ impl<M: Memory> Engine<M> {
                     self.release_local(posted.receive.local);
                 }
             }
-            loop {
-                let Some(endpoint) = self.endpoint_mut(id) else { return };
-                let number = endpoint.number;
-                let (_, unexpected) = lists(endpoint, tagged);
-                let Some(message) = unexpected.find(|_| true).and_then(|first| unexpected.remove(first)) else { break };
-                match message.body {
-                    Body::Whole(bytes) => self.recycle(bytes),
-                    Body::Partial(_) | Body::Arriving(_) => {}
-                    Body::Rendezvous { key, .. } => self.send_done(now, &message.envelope, number, key, NOT_TAKEN),
+        }
+        // From now on they have receives of their own.
+        for sharer in sharers {
+            if let Some(sharer) = self.endpoint_mut(sharer) {
+                sharer.receives_at = None;
+            }
+        }
+    }
+
+    /// Messages for an endpoint, or for those that share its receives, end: matched, arriving, waiting and claimed ones.
+    pub(in crate::engine) fn end_messages(
+        &mut self,
+        now: Time,
+        endpoint: EndpointId,
+        failure: Failure,
+        ends: &impl Fn(&Envelope) -> bool,
+    ) {
+        // Those whose message is being fetched hold places in the queue: they end while it is known which queue that is.
+        self.end_pulls(now, failure, ends);
+        // Writes need no receive: those to another endpoint go on.
+        let is_ending = |message: &Message| {
+            let write = matches!(message.place, Place::Write { .. });
+            ends(&message.envelope) && (message.envelope.endpoint == endpoint || !write)
+        };
+        let arriving = self.messages.iter().filter(|(_, message)| is_ending(message));
+        let arriving: Vec<TransactionId> = arriving.map(|(id, _)| *id).collect();
+        for transaction in arriving {
+            self.abort_message(transaction, failure);
+        }
+        self.end_pulls(now, failure, ends);
+        self.close_arrivals(failure, ends);
+        for tagged in [false, true] {
+            let Some((_, unexpected)) = self.lists_of(endpoint, tagged) else { return };
+            let ending = unexpected.iter().filter(|(_, message)| ends(&message.envelope));
+            let ending: Vec<UnexpectedId> = ending.map(|(id, _)| id).collect();
+            for id in ending {
+                let Some((_, unexpected)) = self.lists_of(endpoint, tagged) else { return };
+                if let Some(message) = unexpected.remove(id) {
+                    self.drop_message(now, message);
                 }
             }
+        }
+        self.close_claims(now, ends);
+    }
+
+    fn end_pulls(&mut self, now: Time, failure: Failure, ends: &impl Fn(&Envelope) -> bool) {
+        let is_ending = |entry: &crate::reliable::entry::Entry| {
+            entry.command.operation == Operation::Pull
+                && self.pulls.get(entry.purpose).is_some_and(|pull| ends(&pull.envelope))
+        };
+        let pulls: Vec<u16> =
+            self.entries.handles().filter(|(_, entry)| is_ending(entry)).map(|(handle, _)| handle).collect();
+        for handle in pulls {
+            self.finish(now, handle, Err(failure));
         }
     }
 

@@ -11,7 +11,7 @@ impl<M: Memory> Engine<M> {
         let bindings = self.endpoint(endpoint).map(|endpoint| endpoint.bindings).unwrap_or_default();
         let length = input.payload.len() as u64;
         let several = length < command.length();
-        let counted = notify || verify.is_some() || bindings.remote_write_counter.is_some();
+        let counted = notify || verify.is_some() || self.counts_writes(endpoint, command.key());
         let (key, number) = (self.message_key(input, command.message() as u32), command.message() as u32);
         if several && counted {
             let life = self.lives.get(input.life);
@@ -90,7 +90,7 @@ impl<M: Memory> Engine<M> {
                 return Verdict::Refused(Status::ChecksumMismatch);
             }
         }
-        self.count(bindings.remote_write_counter, true);
+        self.count_remote(endpoint, command.key(), Touched::WRITTEN);
         if notify {
             let peer = self.peer_of(&envelope);
             self.push(
@@ -171,14 +171,13 @@ impl<M: Memory> Engine<M> {
     /// A datagram of an unreliable endpoint: delivered to a posted receive, or dropped (P-5.4).
     pub(in crate::engine) fn handle_unreliable(&mut self, arrived: &Arrived, decoded: &Decoded, payload: &[u8]) {
         let command = &decoded.command;
-        let endpoint = self.endpoint_of.get(&(command.queue() as u32)).copied();
-        let usable = endpoint.and_then(|id| self.endpoint(id)).is_some_and(|e| e.kind == EndpointKind::Datagram);
+        let source = Address { socket: arrived.from, endpoint: command.source() as u32 };
+        let endpoint = self.endpoint_for(command.queue() as u32, EndpointKind::Datagram, source);
         let whole = command.length() == payload.len() as u64 && command.offset() == 0;
-        let Some(endpoint) = endpoint.filter(|_| usable && whole) else {
+        let Some(endpoint) = endpoint.filter(|_| whole) else {
             self.statistics.dropped_datagrams += 1;
             return;
         };
-        let source = Address { socket: arrived.from, endpoint: command.source() as u32 };
         let envelope = Envelope {
             endpoint,
             source,

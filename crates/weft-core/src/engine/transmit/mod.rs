@@ -17,7 +17,8 @@ use crate::command::{Command, CommandFlags, Operation};
 use crate::event::Failure;
 use crate::hash::Peer;
 use crate::limits::{
-    ACK_EVERY, BUNDLE_MAX_BYTES, FETCHES_MAX, PIO_MAX_BYTES, SEGMENTS_MAX, STARTED_LOOKS, TRANSMIT_MAX_BYTES,
+    ACK_EVERY, BUNDLE_MAX_BYTES, FETCHES_MAX, ORDERED_MAX, PIO_MAX_BYTES, SEGMENTS_MAX, STARTED_LOOKS,
+    TRANSMIT_MAX_BYTES,
 };
 use crate::memory::{Access, Fault, LocalKey, Memory};
 use crate::packet::{
@@ -472,11 +473,27 @@ impl<M: Memory> Engine<M> {
             let idle = tracker.sent.is_empty() && tracker.started.is_empty() && tracker.reissue.is_empty();
             return idle && tracker.await_done == 0;
         }
-        if entry.is_fetch() && tracker.fetches >= FETCHES_MAX {
+        if entry.is_fetch() && tracker.fetches >= FETCHES_MAX || self.is_held_back(tracker, entry) {
             return false;
         }
         let in_reach = !entry.ordered || tracker.after(entry.source, entry.to.endpoint, entry.number).is_some();
         in_reach && !self.is_refused(tracker, entry)
+    }
+
+    /// Whether an ordered command has to wait for an earlier one. Those that touch other bytes go side by side.
+    fn is_held_back(&self, tracker: &Tracker, entry: &Entry) -> bool {
+        if !entry.command.has(CommandFlags::ORDERED) {
+            return false;
+        }
+        let earlier = |handle: &u16| {
+            let other = self.entries.get(*handle);
+            other.is_some_and(|other| {
+                other.source == entry.source
+                    && other.to.endpoint == entry.to.endpoint
+                    && entry.command.must_follow(&other.command)
+            })
+        };
+        tracker.ordered.len() >= ORDERED_MAX || tracker.ordered.iter().any(earlier)
     }
 
     /// Whether the endpoint has said that it is not ready: more messages would be refused too (P-7.10).
@@ -564,6 +581,9 @@ impl<M: Memory> Engine<M> {
                 tracker.fetches += u32::from(entry.is_fetch());
                 if begun {
                     tracker.queue.pop_front();
+                    if entry.command.has(CommandFlags::ORDERED) {
+                        tracker.ordered.push(handle);
+                    }
                     if !entry.is_cut() {
                         tracker.started.push_back(handle);
                     }

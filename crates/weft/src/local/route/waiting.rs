@@ -1,6 +1,8 @@
 //! Commands of a route that wait for an answer.
 
-use weft_core::command::Command;
+use weft_core::command::{Command, CommandFlags};
+
+use weft_core::limits::ORDERED_MAX;
 
 use crate::limits::LOCAL_REGIONS_MAX;
 
@@ -45,6 +47,8 @@ pub(super) struct Waitings {
     pub(super) length: usize,
     /// Of them, questions that no user asked.
     questions: usize,
+    /// Those that later ones may have to wait for.
+    ordered: Vec<u32>,
 }
 
 #[derive(Default)]
@@ -69,7 +73,11 @@ impl Waitings {
         });
         let Some(slot) = self.slots.get_mut(place as usize) else { return NO_TOKEN };
         slot.waiting = Some(Waiting { command, state });
-        slot.uses << PLACE_BITS | place
+        let token = slot.uses << PLACE_BITS | place;
+        if command.has(CommandFlags::ORDERED) {
+            self.ordered.push(token);
+        }
+        token
     }
 
     fn slot_mut(&mut self, token: u32) -> Option<&mut Slot> {
@@ -88,12 +96,31 @@ impl Waitings {
         self.free.push(token % PLACES);
         self.length -= 1;
         self.questions -= usize::from(waiting.state == State::Attach);
+        if waiting.command.has(CommandFlags::ORDERED) {
+            self.ordered.retain(|other| *other != token);
+        }
         Some(waiting)
     }
 
     pub(super) fn find(&self, wanted: impl Fn(&Waiting) -> bool) -> Option<u32> {
         let place = self.slots.iter().position(|slot| slot.waiting.as_ref().is_some_and(&wanted))?;
         self.slots.get(place).map(|slot| slot.uses << PLACE_BITS | place as u32)
+    }
+
+    /// Whether an ordered command has to wait for one of these.
+    #[inline]
+    pub(super) fn hold_back(&self, command: &Command) -> bool {
+        command.has(CommandFlags::ORDERED) && !self.ordered.is_empty() && self.hold_back_ordered(command)
+    }
+
+    #[cold]
+    fn hold_back_ordered(&self, command: &Command) -> bool {
+        let earlier = |token: &u32| {
+            let slot = self.slots.get((token % PLACES) as usize);
+            let waiting = slot.and_then(|slot| slot.waiting.as_ref());
+            waiting.is_some_and(|waiting| command.must_follow(&waiting.command))
+        };
+        self.ordered.len() >= ORDERED_MAX || self.ordered.iter().any(earlier)
     }
 
     /// Operations of the user.

@@ -1,8 +1,8 @@
 //! What a peer does to our memory: writes, reads, atomics.
 
 use weft_core::atomic::AtomicClass;
-use weft_core::engine::Engine;
 use weft_core::engine::hall::Arrival;
+use weft_core::engine::{Engine, Touched};
 use weft_core::limits::ATOMIC_MAX_BYTES;
 use weft_core::memory::{Access, Fault, Memory};
 use weft_link::limits::PAYLOAD_MAX_BYTES;
@@ -67,7 +67,8 @@ impl Visitor {
         // Nobody is told before the bytes are where they belong, in a device's memory too.
         let result = result.and_then(|()| engine.memory_mut().settle());
         if result.is_ok() {
-            engine.remote_write(&Arrival { immediate: write.immediate, length: write.length, ..self.arrival });
+            let arrival = Arrival { immediate: write.immediate, length: write.length, ..self.arrival };
+            engine.remote_write(&arrival, write.key);
         } else if write.immediate.is_some() {
             engine.unreserve_remote_write(self.arrival.endpoint);
         }
@@ -89,7 +90,7 @@ impl Visitor {
         match spans {
             Some(spans) => self.transfers.push_back(Transfer { done: 0, what: Copying::Read(read, spans) }),
             None if length == 0 => {
-                engine.remote_read(self.arrival.endpoint);
+                engine.count_remote(self.arrival.endpoint, read.key, Touched::READ);
                 self.answer(token, Ok(()))?;
             }
             None => self.reads.push_back(read),
@@ -137,8 +138,9 @@ impl Visitor {
             statistics.fragments += 1;
             read.sent += part;
             if read.sent == read.length {
+                let key = read.key;
                 self.reads.pop_front();
-                engine.remote_read(self.arrival.endpoint);
+                engine.count_remote(self.arrival.endpoint, key, Touched::READ);
             }
         }
         Ok(moved)
@@ -182,7 +184,7 @@ impl Visitor {
         });
         match outcome {
             Ok(element_bytes) => {
-                engine.remote_write(&Arrival { immediate: None, ..self.arrival });
+                engine.count_remote(self.arrival.endpoint, record.words[3], Touched::by_atomic(call, fetches));
                 if !fetches {
                     self.answer(token, Ok(()))?;
                     return Ok(Outcome::Taken);

@@ -1,7 +1,7 @@
 //! Copies that this node does in the memory of a peer, by cross-memory attach.
 
-use weft_core::engine::Engine;
 use weft_core::engine::hall::Room;
+use weft_core::engine::{Engine, Touched};
 use weft_core::event::Failure;
 use weft_core::memory::{Access, Fault, Memory};
 use weft_link::shm::Broken;
@@ -88,7 +88,7 @@ impl Visitor {
             Copying::Write(write, _) => self.written(engine, &write, failed.map_or(Ok(()), |(fault, _)| Err(fault))),
             Copying::Read(read, _) => {
                 if failed.is_none() {
-                    engine.remote_read(self.arrival.endpoint);
+                    engine.count_remote(self.arrival.endpoint, read.key, Touched::READ);
                 }
                 self.answer(read.token, failed.map_or(Ok(()), |(fault, _)| Err(record::failure_of(fault))))
             }

@@ -1,0 +1,229 @@
+//! Messages that wait: looked at, claimed for later, or thrown away before there is a buffer for them.
+
+use super::*;
+
+/// Names a message that was claimed. Once it is received or discarded the id leads nowhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ClaimId(pub u64);
+
+/// What is done with a message that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Peek {
+    /// Nothing.
+    Look,
+    /// No receive takes it any more but the one that names its claim.
+    Claim,
+    /// It is thrown away. Its sender hears that it was delivered.
+    Discard,
+}
+
+/// A message that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peeked {
+    /// Bytes, whether they are here yet or not.
+    pub length: u64,
+    /// The tag.
+    pub tag: u64,
+    /// Immediate data.
+    pub immediate: Option<u64>,
+    /// Who sent it.
+    pub source: Address,
+    /// Its name in the address vector, if it has one.
+    pub peer: Option<PeerId>,
+    /// Of [`Peek::Claim`].
+    pub claim: Option<ClaimId>,
+}
+
+/// A message that was claimed.
+#[derive(Debug)]
+pub(in crate::engine) struct Claim {
+    message: UnexpectedMessage,
+    /// Tells it from others that had its place.
+    stamp: u32,
+}
+
+/// Where a message that is still arriving waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::engine) enum Kept {
+    /// Among the unexpected ones of its endpoint.
+    Listed(UnexpectedId),
+    /// Among the claims.
+    Claimed(u32),
+}
+
+impl ClaimId {
+    fn new(index: u32, stamp: u32) -> ClaimId {
+        ClaimId(u64::from(stamp) << 32 | u64::from(index))
+    }
+
+    fn index(self) -> u32 {
+        self.0 as u32
+    }
+
+    fn stamp(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+}
+
+impl<M: Memory> Engine<M> {
+    /// Finds the first waiting message that a receive would take. Buffer, context and what else the receive names do not
+    /// matter. `None`: there is none yet.
+    pub fn peek(&mut self, now: Time, receive: &Receive, peek: Peek) -> Result<Option<Peeked>, PostError> {
+        let source = self.source_wanted(receive)?;
+        let Some(found) = self.find_unexpected(receive, source) else { return Ok(None) };
+        if peek == Peek::Claim && self.claims.len() >= self.config.unexpected_max {
+            return Err(PostError::QueueFull);
+        }
+        let (_, unexpected) = self.lists_of(receive.endpoint, receive.tagged).ok_or(PostError::NoSuchEndpoint)?;
+        let Some(envelope) = unexpected.get(found).map(|message| message.envelope) else { return Ok(None) };
+        let mut claim = None;
+        match peek {
+            Peek::Look => {}
+            Peek::Claim => claim = self.claim(&envelope, found),
+            Peek::Discard => {
+                let (_, unexpected) =
+                    self.lists_of(receive.endpoint, receive.tagged).ok_or(PostError::NoSuchEndpoint)?;
+                if let Some(message) = unexpected.remove(found) {
+                    self.discard_message(now, message);
+                    self.grant_credits_of(receive.endpoint);
+                }
+            }
+        }
+        Ok(Some(Peeked {
+            length: u64::from(envelope.length),
+            tag: envelope.tag,
+            immediate: envelope.immediate,
+            source: envelope.source,
+            peer: self.peer_of(&envelope),
+            claim,
+        }))
+    }
+
+    /// Takes a buffer for a message that was claimed. It completes as a receive that the message matched.
+    pub fn receive_claimed(&mut self, now: Time, claim: ClaimId, receive: &Receive) -> Result<(), PostError> {
+        let envelope = self.claimed(receive.endpoint, claim)?.message.envelope;
+        if receive.multi.is_some() {
+            return Err(PostError::NotSupported);
+        }
+        self.check_local(receive.local, receive.offset, receive.length)?;
+        let queue = self.endpoint(envelope.endpoint).and_then(|endpoint| endpoint.bindings.receive_queue);
+        if !self.entries.has_room(2) {
+            return Err(PostError::QueueFull);
+        }
+        if !self.reserve(queue) {
+            return Err(PostError::CompletionQueueFull);
+        }
+        match self.claims.remove(claim.index()) {
+            Some(claim) => self.give(now, claim.message, Landing::of(receive)),
+            None => self.unreserve(queue),
+        }
+        self.grant_credits_of(receive.endpoint);
+        Ok(())
+    }
+
+    /// Throws a message away that was claimed. Its sender hears that it was delivered.
+    pub fn discard_claimed(&mut self, now: Time, endpoint: EndpointId, claim: ClaimId) -> Result<(), PostError> {
+        self.claimed(endpoint, claim)?;
+        if let Some(claim) = self.claims.remove(claim.index()) {
+            self.discard_message(now, claim.message);
+            self.grant_credits_of(endpoint);
+        }
+        Ok(())
+    }
+
+    fn claimed(&self, endpoint: EndpointId, claim: ClaimId) -> Result<&Claim, PostError> {
+        let found = self.claims.get(claim.index()).filter(|found| found.stamp == claim.stamp());
+        let receiver = |found: &&Claim| self.receiver_of(found.message.envelope.endpoint);
+        found.filter(|found| receiver(found) == endpoint).ok_or(PostError::NoSuchClaim)
+    }
+
+    /// Takes a message out of its list, for whoever names it.
+    pub(super) fn claim(&mut self, envelope: &Envelope, id: UnexpectedId) -> Option<ClaimId> {
+        let message = self.lists_of(envelope.endpoint, envelope.tagged)?.1.remove(id)?;
+        self.claim_stamp = self.claim_stamp.wrapping_add(1);
+        let (partial, arriving) = match message.body {
+            Body::Partial(transaction) => (Some(transaction), None),
+            Body::Arriving(index) => (None, Some(index)),
+            Body::Whole(_) | Body::Rendezvous { .. } | Body::Lost => (None, None),
+        };
+        let index = self.claims.insert(Claim { message, stamp: self.claim_stamp });
+        if let Some(message) = partial.and_then(|transaction| self.messages.get_mut(&transaction))
+            && let Place::Unexpected { id, .. } = &mut message.place
+        {
+            *id = Kept::Claimed(index);
+        }
+        if let Some(arriving) = arriving {
+            self.arriving_was_claimed(arriving, index);
+        }
+        Some(ClaimId::new(index, self.claim_stamp))
+    }
+
+    /// A message that waits and is still arriving.
+    pub(in crate::engine) fn kept_mut(&mut self, envelope: &Envelope, kept: Kept) -> Option<&mut UnexpectedMessage> {
+        match kept {
+            Kept::Listed(id) => self.lists_of(envelope.endpoint, envelope.tagged)?.1.get_mut(id),
+            Kept::Claimed(index) => self.claims.get_mut(index).map(|claim| &mut claim.message),
+        }
+    }
+
+    /// A message that was still arriving does not come. Who has claimed it is told when he asks for it.
+    pub(in crate::engine) fn forget_unexpected(&mut self, envelope: &Envelope, kept: Kept) {
+        match kept {
+            Kept::Listed(id) => {
+                if let Some((_, unexpected)) = self.lists_of(envelope.endpoint, envelope.tagged) {
+                    unexpected.remove(id);
+                }
+            }
+            Kept::Claimed(index) => {
+                if let Some(claim) = self.claims.get_mut(index) {
+                    claim.message.body = Body::Lost;
+                }
+            }
+        }
+    }
+
+    /// Nobody will have a message; its sender need not know.
+    fn discard_message(&mut self, now: Time, message: UnexpectedMessage) {
+        let envelope = message.envelope;
+        match message.body {
+            Body::Whole(bytes) => self.recycle(bytes),
+            Body::Partial(transaction) => {
+                let Some(arriving) = self.messages.get_mut(&transaction) else { return };
+                if let Place::Unexpected { bytes, .. } = core::mem::replace(&mut arriving.place, Place::Discard) {
+                    self.recycle(bytes);
+                }
+            }
+            Body::Arriving(index) => self.discard_arriving(index),
+            Body::Rendezvous { key, .. } => {
+                let number = self.endpoint_number(envelope.endpoint).unwrap_or(0);
+                self.send_done(now, &envelope, number, key, u64::from(envelope.length));
+            }
+            Body::Lost => {}
+        }
+    }
+
+    /// Claims that end with their endpoint. What is arriving for them has ended.
+    pub(super) fn close_claims(&mut self, now: Time, ends: &impl Fn(&Envelope) -> bool) {
+        let mut from = 0;
+        while let Some(index) = self.claims.next_from(from) {
+            from = index + 1;
+            if self.claims.get(index).is_some_and(|claim| ends(&claim.message.envelope))
+                && let Some(claim) = self.claims.remove(index)
+            {
+                self.drop_message(now, claim.message);
+            }
+        }
+    }
+
+    /// A message that waits ends with its endpoint.
+    pub(super) fn drop_message(&mut self, now: Time, message: UnexpectedMessage) {
+        match message.body {
+            Body::Whole(bytes) => self.recycle(bytes),
+            Body::Partial(_) | Body::Arriving(_) | Body::Lost => {}
+            Body::Rendezvous { key, .. } => {
+                let number = self.endpoint_number(message.envelope.endpoint).unwrap_or(0);
+                self.send_done(now, &message.envelope, number, key, NOT_TAKEN);
+            }
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Messages that were looked at, claimed or thrown away while their packets came.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
+
+mod support;
+
+use support::*;
+use weft_core::command::{PostError, Receive};
+use weft_core::engine::{ClaimId, Peek, Peeked};
+use weft_core::event::Failure;
+use weft_core::memory::LocalKey;
+
+fn any(pair: &Pair, node: usize) -> Receive {
+    Receive {
+        endpoint: pair.nodes[node].endpoint,
+        local: LocalKey::NONE,
+        offset: 0,
+        length: 0,
+        source: None,
+        tagged: false,
+        tag: 0,
+        ignore: 0,
+        multi: None,
+        silent: false,
+        context: 0,
+        counter: None,
+    }
+}
+
+fn peek(pair: &mut Pair, how: Peek) -> Option<Peeked> {
+    let receive = any(pair, 1);
+    pair.nodes[1].engine.peek(pair.now, &receive, how).unwrap()
+}
+
+fn receive_claimed(pair: &mut Pair, claim: ClaimId, length: usize) -> Result<LocalKey, PostError> {
+    let local = pair.buffer(1, vec![0; length]);
+    let receive = Receive { local, length: length as u64, context: 44, ..any(pair, 1) };
+    pair.nodes[1].engine.receive_claimed(pair.now, claim, &receive).map(|()| local)
+}
+
+/// A message of four packets of which one has come; the others are given.
+fn half_arrived(pair: &mut Pair) -> Vec<Vec<u8>> {
+    // A ticket first.
+    pair.receive(1, 10, |_| {});
+    pair.send(0, b"hello", |_| {}).unwrap();
+    pair.settle();
+    pair.received(1);
+    pair.sent(0);
+    pair.send(0, &pattern(4000, 3), |_| {}).unwrap();
+    let mut packets = drain(pair, 0);
+    assert!(packets.len() >= 3);
+    let first = packets.remove(0);
+    give(pair, 1, first);
+    packets
+}
+
+fn bring(pair: &mut Pair, packets: Vec<Vec<u8>>) {
+    for packet in packets {
+        give(pair, 1, packet);
+    }
+    pair.settle();
+}
+
+#[test]
+fn a_message_is_claimed_while_it_arrives() {
+    // Received before the rest comes, and after.
+    for early in [true, false] {
+        let mut pair = Pair::new();
+        let rest = half_arrived(&mut pair);
+        let claim = peek(&mut pair, Peek::Claim).unwrap().claim.unwrap();
+        assert_eq!(peek(&mut pair, Peek::Look), None);
+        let before = early.then(|| receive_claimed(&mut pair, claim, 4000).unwrap());
+        bring(&mut pair, rest);
+        let local = before.unwrap_or_else(|| receive_claimed(&mut pair, claim, 4000).unwrap());
+        let done = pair.received(1);
+        assert_eq!((done.context, done.result, done.length), (44, Ok(()), 4000));
+        assert_eq!(pair.bytes(1, local), pattern(4000, 3));
+        assert_eq!(pair.sent(0).result, Ok(()));
+        assert_eq!(receive_claimed(&mut pair, claim, 4000), Err(PostError::NoSuchClaim));
+        pair.assert_quiet();
+    }
+}
+
+#[test]
+fn a_message_is_thrown_away_while_it_arrives() {
+    for claimed in [true, false] {
+        let mut pair = Pair::new();
+        let rest = half_arrived(&mut pair);
+        let found = peek(&mut pair, if claimed { Peek::Claim } else { Peek::Discard }).unwrap();
+        if let Some(claim) = found.claim {
+            let endpoint = pair.nodes[1].endpoint;
+            pair.nodes[1].engine.discard_claimed(pair.now, endpoint, claim).unwrap();
+        }
+        bring(&mut pair, rest);
+        assert_eq!(pair.sent(0).result, Ok(()), "its sender does not know");
+        assert_eq!(peek(&mut pair, Peek::Look), None);
+        pair.assert_quiet();
+    }
+}
+
+#[test]
+fn a_claimed_message_whose_sender_dies_is_lost() {
+    let mut pair = Pair::new();
+    let _never_sent = half_arrived(&mut pair);
+    let claim = peek(&mut pair, Peek::Claim).unwrap().claim.unwrap();
+    // Only the target lives on.
+    for _ in 0..100 {
+        pair.now = pair.now.plus_micros(5_000_000);
+        pair.nodes[1].engine.handle_timeout(pair.now);
+        drain(&mut pair, 1);
+    }
+    assert_eq!(pair.nodes[1].engine.state().messages, 0);
+    receive_claimed(&mut pair, claim, 4000).unwrap();
+    let done = pair.received(1);
+    assert_eq!((done.context, done.result), (44, Err(Failure::Aborted)));
+    assert_eq!(pair.nodes[1].engine.state().unexpected, 0);
+}
+
+#[test]
+fn what_is_claimed_counts_as_waiting() {
+    let mut pair = Pair::with(weft_core::engine::Config { unexpected_max: 2, ..Default::default() }, 64);
+    for _ in 0..4 {
+        pair.send(0, b"one of four", |_| {}).unwrap();
+    }
+    pair.settle();
+    let first = peek(&mut pair, Peek::Claim).unwrap().claim.unwrap();
+    assert!(peek(&mut pair, Peek::Claim).unwrap().claim.is_some());
+    pair.settle();
+    let receive = any(&pair, 1);
+    assert_eq!(pair.nodes[1].engine.peek(pair.now, &receive, Peek::Claim), Err(PostError::QueueFull));
+    let local = receive_claimed(&mut pair, first, 20).unwrap();
+    assert_eq!(pair.received(1).local, local);
+    assert!(peek(&mut pair, Peek::Claim).is_some());
+    // The endpoint closes over claims: nothing is left.
+    let endpoint = pair.nodes[1].endpoint;
+    pair.nodes[1].engine.close_endpoint(pair.now, endpoint);
+    assert_eq!(pair.nodes[1].engine.state().unexpected, 0);
+}

@@ -1,0 +1,583 @@
+//! Completion queues: what ended, in the format that the program chose.
+
+use std::collections::{HashMap, VecDeque};
+use std::ffi::{c_char, c_int, c_void};
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use weft::raw::Ended;
+use weft::{CompletionKind, Failure, PeerId};
+use weft_core::event::CompletionFlags;
+
+use crate::abi::*;
+use crate::av::Peers;
+use crate::domain::Domain;
+use crate::guard::{self, Result};
+use crate::handle::{self, Noun};
+use crate::limits::{COMPLETIONS_DEFAULT, COMPLETIONS_MAX};
+use crate::{address, log};
+
+/// A completion queue.
+pub(crate) struct Queue {
+    pub(crate) queue: weft::CompletionQueue,
+    pub(crate) domain: Arc<Domain>,
+    format: u32,
+    pub(crate) wait_object: u32,
+    /// Where sources of messages have their names: the vectors of the endpoints that report here.
+    peers: OnceLock<Arc<Peers>>,
+    more_peers: Mutex<Vec<Arc<Peers>>>,
+    /// Entries that were not made by the NIC, and how many there are.
+    made: Mutex<VecDeque<Made>>,
+    made_count: AtomicUsize,
+    /// Multi-receive buffers by the context that the NIC has for them.
+    multi: Mutex<MultiReceives>,
+    /// The address that the last error entry points to.
+    error_data: Mutex<Vec<u8>>,
+}
+
+// SAFETY: `fid_cq` begins with its `fid`.
+unsafe impl Noun for Queue {
+    type Face = fid_cq;
+    const MARK: u64 = u64::from_be_bytes(*b"weft-cq ");
+}
+
+/// An entry, in no format yet.
+#[derive(Clone, Copy)]
+pub(crate) struct Made {
+    pub(crate) context: u64,
+    pub(crate) flags: u64,
+    pub(crate) length: usize,
+    pub(crate) buffer: u64,
+    pub(crate) data: u64,
+    pub(crate) tag: u64,
+    pub(crate) source: fi_addr_t,
+    /// Of an error, its number and the reason as [`Queue`]'s texts know it.
+    pub(crate) error: i32,
+    pub(crate) reason: i32,
+}
+
+#[derive(Default)]
+struct MultiReceives {
+    buffers: HashMap<u64, (u64, u64)>,
+    next: u64,
+}
+
+impl Queue {
+    /// Sources of messages have their names in this vector too.
+    pub(crate) fn names_from(&self, peers: &Arc<Peers>) {
+        if let Err(peers) = self.peers.set(peers.clone()) {
+            let known = self.peers.get().is_some_and(|known| Arc::ptr_eq(known, &peers));
+            let mut more = self.more_peers.lock().unwrap_or_else(PoisonError::into_inner);
+            if !known && !more.iter().any(|known| Arc::ptr_eq(known, &peers)) {
+                more.push(peers);
+            }
+        }
+    }
+
+    /// A multi-receive buffer: the context that the NIC shall have for it.
+    pub(crate) fn add_multi_receive(&self, context: u64, buffer: u64) -> u64 {
+        let mut multi = self.multi();
+        multi.next += 1;
+        let number = multi.next;
+        multi.buffers.insert(number, (context, buffer));
+        number
+    }
+
+    /// The buffer was not posted, or was given back.
+    pub(crate) fn remove_multi_receive(&self, number: u64) {
+        self.multi().buffers.remove(&number);
+    }
+
+    /// The NIC's context of the oldest multi-receive buffer with a context.
+    pub(crate) fn find_multi_receive(&self, context: u64) -> Option<u64> {
+        self.multi().buffers.iter().filter(|(_, (of, _))| *of == context).map(|(number, _)| *number).min()
+    }
+
+    fn multi(&self) -> MutexGuard<'_, MultiReceives> {
+        self.multi.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds an entry that the NIC does not make.
+    pub(crate) fn push(&self, entry: Made) {
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        made.push_back(entry);
+        self.made_count.store(made.len(), Ordering::Release);
+        drop(made);
+        // signal
+    }
+
+    fn pop_made(&self, wanted: impl FnOnce(&Made) -> bool) -> Option<Made> {
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = if made.front().is_some_and(wanted) { made.pop_front() } else { None };
+        self.made_count.store(made.len(), Ordering::Release);
+        found
+    }
+
+    /// Whether there is something to read now.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.made_count.load(Ordering::Acquire) > 0 || matches!(self.queue.try_wait(), Ok(false))
+    }
+
+    #[inline]
+    fn name(&self, completion: &Ended<'_>) -> fi_addr_t {
+        completion.peer.map_or(FI_ADDR_NOTAVAIL, |peer| self.name_of(peer))
+    }
+
+    /// The name that a peer of the NIC has in one of the vectors.
+    #[inline]
+    pub(crate) fn name_of(&self, peer: PeerId) -> fi_addr_t {
+        match self.peers.get().and_then(|peers| peers.name(peer)) {
+            Some(name) => name,
+            None => {
+                let more = self.more_peers.lock().unwrap_or_else(PoisonError::into_inner);
+                more.iter().find_map(|peers| peers.name(peer)).unwrap_or(FI_ADDR_NOTAVAIL)
+            }
+        }
+    }
+
+    /// A completion of the NIC in no format.
+    #[inline]
+    fn entry(&self, completion: &Ended<'_>) -> Made {
+        let mut flags = match completion.kind {
+            CompletionKind::Send => FI_SEND | FI_MSG,
+            CompletionKind::TaggedSend => FI_SEND | FI_TAGGED,
+            CompletionKind::Receive => FI_RECV | FI_MSG,
+            CompletionKind::TaggedReceive => FI_RECV | FI_TAGGED,
+            CompletionKind::Write => FI_WRITE | FI_RMA,
+            CompletionKind::Read => FI_READ | FI_RMA,
+            CompletionKind::Atomic => FI_WRITE | FI_ATOMIC,
+            CompletionKind::FetchAtomic => FI_READ | FI_ATOMIC,
+            CompletionKind::RemoteWrite => FI_REMOTE_WRITE | FI_RMA,
+            CompletionKind::BufferReleased => FI_RECV | FI_MSG,
+        };
+        let mut context = completion.context;
+        let mut buffer = 0;
+        if completion.immediate.is_some() {
+            flags |= FI_REMOTE_CQ_DATA;
+        }
+        if completion.flags.contains(CompletionFlags::MULTI) {
+            (context, buffer) = self.multi_receive(completion);
+            if completion.flags.contains(CompletionFlags::RELEASED) {
+                flags |= FI_MULTI_RECV;
+            }
+        }
+        let received = flags & (FI_RECV | FI_REMOTE_WRITE) != 0;
+        Made {
+            context,
+            flags,
+            // Of what was sent, the interface tells no length.
+            length: if received { completion.length as usize } else { 0 },
+            buffer,
+            data: completion.immediate.unwrap_or(0),
+            tag: completion.tag,
+            source: FI_ADDR_NOTAVAIL,
+            error: 0,
+            reason: 0,
+        }
+    }
+
+    #[cold]
+    fn multi_receive(&self, completion: &Ended<'_>) -> (u64, u64) {
+        let mut multi = self.multi();
+        let found = match completion.flags.contains(CompletionFlags::RELEASED) {
+            true => multi.buffers.remove(&completion.context),
+            false => multi.buffers.get(&completion.context).copied(),
+        };
+        let (context, buffer) = found.unwrap_or_default();
+        (context, buffer.wrapping_add(completion.offset))
+    }
+
+    /// Writes an entry in the queue's format.
+    ///
+    /// # Safety
+    /// There is room for another one at `index`.
+    #[inline]
+    unsafe fn write(&self, into: *mut c_void, index: usize, made: &Made) {
+        let op_context = made.context as *mut c_void;
+        let (flags, len, buf, data, tag) = (made.flags, made.length, made.buffer as *mut c_void, made.data, made.tag);
+        // SAFETY: as the caller says.
+        unsafe {
+            match self.format {
+                FI_CQ_FORMAT_TAGGED => into.cast::<fi_cq_tagged_entry>().add(index).write(fi_cq_tagged_entry {
+                    op_context,
+                    flags,
+                    len,
+                    buf,
+                    data,
+                    tag,
+                }),
+                FI_CQ_FORMAT_DATA => into.cast::<fi_cq_data_entry>().add(index).write(fi_cq_data_entry {
+                    op_context,
+                    flags,
+                    len,
+                    buf,
+                    data,
+                }),
+                FI_CQ_FORMAT_MSG => {
+                    into.cast::<fi_cq_msg_entry>().add(index).write(fi_cq_msg_entry { op_context, flags, len });
+                }
+                _ => into.cast::<fi_cq_entry>().add(index).write(fi_cq_entry { op_context }),
+            }
+        }
+    }
+
+    /// Reads entries.
+    ///
+    /// # Safety
+    /// There is room for `count` of them, and for as many sources if that is not null.
+    #[inline]
+    unsafe fn read(&self, into: *mut c_void, count: usize, sources: *mut fi_addr_t) -> Result<usize> {
+        if into.is_null() && count > 0 {
+            return Err(-FI_EINVAL);
+        }
+        let mut read = 0;
+        if self.made_count.load(Ordering::Acquire) > 0 {
+            while read < count
+                && let Some(made) = self.pop_made(|made| made.error == 0)
+            {
+                // SAFETY: as the caller says.
+                unsafe { self.write_with_source(into, read, sources, &made, made.source) };
+                read += 1;
+            }
+        }
+        let mut failed = false;
+        let room = count.saturating_sub(read).max(1);
+        if read < count || count == 0 {
+            let each = |completion: &Ended<'_>| {
+                if completion.result.is_err() || (count == 0) {
+                    failed = completion.result.is_err();
+                    return ControlFlow::Break(());
+                }
+                let source = if sources.is_null() { FI_ADDR_NOTAVAIL } else { self.name(completion) };
+                // SAFETY: as the caller says.
+                unsafe { self.write_with_source(into, read, sources, &self.entry(completion), source) };
+                read += 1;
+                ControlFlow::Continue(())
+            };
+            weft::raw::read_completions(&self.queue, room, each).map_err(|error| guard::errno(&error))?;
+        }
+        if read > 0 || count == 0 {
+            return Ok(read);
+        }
+        let failed = failed || self.made_count.load(Ordering::Acquire) > 0;
+        Err(if failed { -FI_EAVAIL } else { -FI_EAGAIN })
+    }
+
+    /// # Safety
+    /// As [`Queue::read`].
+    #[inline]
+    unsafe fn write_with_source(
+        &self,
+        into: *mut c_void,
+        index: usize,
+        sources: *mut fi_addr_t,
+        made: &Made,
+        source: fi_addr_t,
+    ) {
+        // SAFETY: as the caller says.
+        unsafe {
+            self.write(into, index, made);
+            if !sources.is_null() {
+                sources.add(index).write(source);
+            }
+        }
+    }
+
+    /// The error at the head of the queue, taken out.
+    fn read_error(&self) -> Result<(Made, Option<weft::Address>, usize)> {
+        if let Some(made) = self.pop_made(|made| made.error != 0) {
+            return Ok((made, None, 0));
+        }
+        let mut found = None;
+        let each = |completion: &Ended<'_>| {
+            let Err(reason) = completion.result else { return ControlFlow::Break(()) };
+            let (error, reason) = (failure(reason), reason as i32);
+            let truncated = if error == FI_ETRUNC { completion.length as usize } else { 0 };
+            let length = if error == FI_ETRUNC { 0 } else { completion.length as usize };
+            let source = self.name(completion);
+            let made = Made { error, reason, source, length, ..self.entry(completion) };
+            found = Some((made, completion.source(), truncated));
+            ControlFlow::Continue(())
+        };
+        weft::raw::read_completions(&self.queue, 1, each).map_err(|error| guard::errno(&error))?;
+        found.ok_or(-FI_EAGAIN)
+    }
+
+    /// Reads entries, and sleeps until there is one.
+    ///
+    /// # Safety
+    /// As [`Queue::read`].
+    unsafe fn read_or_sleep(
+        &self,
+        into: *mut c_void,
+        count: usize,
+        sources: *mut fi_addr_t,
+        timeout: c_int,
+    ) -> Result<usize> {
+        let start = Instant::now();
+        let timeout = u64::try_from(timeout).ok().map(Duration::from_millis);
+        loop {
+            // SAFETY: as the caller says.
+            match unsafe { self.read(into, count, sources) } {
+                Err(error) if error == -FI_EAGAIN => {}
+                result => return result,
+            }
+            let left = timeout.map(|timeout| timeout.saturating_sub(start.elapsed()));
+            if left == Some(Duration::ZERO) {
+                return Err(-FI_EAGAIN);
+            }
+            if self.wait_object == FI_WAIT_YIELD {
+                std::thread::yield_now();
+                continue;
+            }
+            match self.queue.wait_ready(left) {
+                Ok(true) => {}
+                // The time has passed, or somebody signalled.
+                Ok(false) => {
+                    // SAFETY: as the caller says.
+                    return unsafe { self.read(into, count, sources) };
+                }
+                Err(error) => return Err(guard::errno(&error)),
+            }
+        }
+    }
+}
+
+/// The error number of an operation that failed.
+pub(crate) fn failure(failure: Failure) -> i32 {
+    match failure {
+        Failure::Cancelled | Failure::Closed => FI_ECANCELED,
+        Failure::Truncated | Failure::LengthError => FI_ETRUNC,
+        Failure::LocalFault => FI_EFAULT,
+        Failure::AccessRefused => FI_EACCES,
+        Failure::NoSuchEndpoint => FI_ECONNREFUSED,
+        Failure::NotSupported => FI_EOPNOTSUPP,
+        Failure::ProtocolError | Failure::ChecksumMismatch | Failure::OperationFailed => FI_EIO,
+        Failure::Aborted => FI_ECONNABORTED,
+        Failure::OutcomeUnknown => FI_ETIMEDOUT,
+    }
+}
+
+/// The failures in the order of their numbers, for texts.
+const FAILURES: [Failure; 13] = [
+    Failure::Cancelled,
+    Failure::Truncated,
+    Failure::LocalFault,
+    Failure::Closed,
+    Failure::AccessRefused,
+    Failure::LengthError,
+    Failure::NoSuchEndpoint,
+    Failure::NotSupported,
+    Failure::ProtocolError,
+    Failure::ChecksumMismatch,
+    Failure::Aborted,
+    Failure::OperationFailed,
+    Failure::OutcomeUnknown,
+];
+
+static FID_OPERATIONS: fi_ops = fi_ops {
+    size: size_of::<fi_ops>(),
+    close: Some(close),
+    bind: Some(crate::no::bind),
+    control: Some(control),
+    ops_open: Some(crate::no::ops_open),
+    tostr: None,
+    ops_set: None,
+};
+
+static OPERATIONS: fi_ops_cq = fi_ops_cq {
+    size: size_of::<fi_ops_cq>(),
+    read: Some(read),
+    readfrom: Some(read_from),
+    readerr: Some(read_error),
+    sread: Some(read_or_sleep),
+    sreadfrom: Some(read_from_or_sleep),
+    signal: Some(signal),
+    strerror: Some(error_text),
+};
+
+/// `fi_cq_open`.
+pub(crate) unsafe extern "C" fn open(
+    domain: *mut fid_domain,
+    attributes: *mut fi_cq_attr,
+    into: *mut *mut fid_cq,
+    context: *mut c_void,
+) -> c_int {
+    guard::call(|| {
+        // SAFETY: what C gives to a function of a domain's table.
+        let (domain, attributes) = unsafe { (handle::of::<Domain>(domain)?, attributes.as_mut()) };
+        if into.is_null() {
+            return Err(-FI_EINVAL);
+        }
+        let (mut size, mut format, mut wait_object) = (0, FI_CQ_FORMAT_UNSPEC, FI_WAIT_NONE);
+        if let Some(attributes) = attributes {
+            (size, format, wait_object) = (attributes.size, attributes.format, attributes.wait_obj);
+            if attributes.flags & !FI_AFFINITY != 0 {
+                return Err(-FI_EINVAL);
+            }
+            if attributes.format == FI_CQ_FORMAT_UNSPEC {
+                attributes.format = FI_CQ_FORMAT_CONTEXT;
+            }
+        }
+        match format {
+            FI_CQ_FORMAT_UNSPEC => format = FI_CQ_FORMAT_CONTEXT,
+            FI_CQ_FORMAT_CONTEXT | FI_CQ_FORMAT_MSG | FI_CQ_FORMAT_DATA | FI_CQ_FORMAT_TAGGED => {}
+            _ => return Err(-FI_ENOSYS),
+        }
+        if size > COMPLETIONS_MAX {
+            log::warning!(CQ, "a queue of {size} completions is too long: at most {COMPLETIONS_MAX}");
+            return Err(-FI_EINVAL);
+        }
+        let size = if size == 0 { COMPLETIONS_DEFAULT } else { size.max(16) };
+        let queue = Queue {
+            queue: domain.nic.completion_queue(size),
+            domain: domain.clone(),
+            format,
+            wait_object,
+            peers: OnceLock::new(),
+            more_peers: Mutex::default(),
+            made: Mutex::default(),
+            made_count: AtomicUsize::new(0),
+            multi: Mutex::default(),
+            error_data: Mutex::default(),
+        };
+        let fid = handle::fid_of(FI_CLASS_CQ, context, &FID_OPERATIONS);
+        let face = fid_cq { fid, ops: handle::table(&OPERATIONS) };
+        // SAFETY: `into` was checked.
+        unsafe { *into = handle::open(face, Arc::new(queue)) };
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn close(fid: *mut fid) -> c_int {
+    // SAFETY: what C gives to a function of a queue's table.
+    guard::call(|| unsafe { handle::close::<Queue>(fid) })
+}
+
+unsafe extern "C" fn control(fid: *mut fid, command: c_int, argument: *mut c_void) -> c_int {
+    guard::call(|| {
+        // SAFETY: what C gives to a function of a queue's table.
+        let queue = unsafe { handle::of_fid::<Queue>(fid)? };
+        // SAFETY: the argument of these commands.
+        unsafe { crate::wait::control(queue.wait_object, || queue.queue.descriptor(), command, argument) }
+    })
+}
+
+unsafe extern "C" fn read(cq: *mut fid_cq, into: *mut c_void, count: usize) -> isize {
+    guard::count(|| {
+        // SAFETY: what C gives to a function of a queue's table.
+        unsafe { handle::of::<Queue>(cq)?.read(into, count, std::ptr::null_mut()) }
+    })
+}
+
+unsafe extern "C" fn read_from(cq: *mut fid_cq, into: *mut c_void, count: usize, sources: *mut fi_addr_t) -> isize {
+    guard::count(|| {
+        // SAFETY: what C gives to a function of a queue's table.
+        unsafe { handle::of::<Queue>(cq)?.read(into, count, sources) }
+    })
+}
+
+unsafe extern "C" fn read_or_sleep(
+    cq: *mut fid_cq,
+    into: *mut c_void,
+    count: usize,
+    _condition: *const c_void,
+    timeout: c_int,
+) -> isize {
+    guard::count(|| {
+        // SAFETY: what C gives to a function of a queue's table.
+        unsafe { handle::of::<Queue>(cq)?.read_or_sleep(into, count, std::ptr::null_mut(), timeout) }
+    })
+}
+
+unsafe extern "C" fn read_from_or_sleep(
+    cq: *mut fid_cq,
+    into: *mut c_void,
+    count: usize,
+    sources: *mut fi_addr_t,
+    _condition: *const c_void,
+    timeout: c_int,
+) -> isize {
+    guard::count(|| {
+        // SAFETY: what C gives to a function of a queue's table.
+        unsafe { handle::of::<Queue>(cq)?.read_or_sleep(into, count, sources, timeout) }
+    })
+}
+
+unsafe extern "C" fn read_error(cq: *mut fid_cq, into: *mut fi_cq_err_entry, _flags: u64) -> isize {
+    guard::count(|| {
+        // SAFETY: what C gives to a function of a queue's table.
+        let queue = unsafe { handle::of::<Queue>(cq)? };
+        if into.is_null() {
+            return Err(-FI_EINVAL);
+        }
+        let (made, source, truncated) = queue.read_error()?;
+        // SAFETY: the fields that every version has are there. The room for an address was told by the caller from
+        // version 1.5 on, in the fields that are overwritten here.
+        unsafe {
+            (*into).op_context = made.context as *mut c_void;
+            (*into).flags = made.flags;
+            (*into).len = made.length;
+            (*into).buf = made.buffer as *mut c_void;
+            (*into).data = made.data;
+            (*into).tag = made.tag;
+            (*into).olen = truncated;
+            (*into).err = made.error;
+            (*into).prov_errno = made.reason;
+            if queue.domain.api_version >= FI_VERSION(1, 20) {
+                (*into).src_addr = made.source;
+            }
+            let bytes = match source {
+                Some(source) if made.error == FI_EADDRNOTAVAIL => address::to_bytes(queue.domain.format, &source),
+                _ => Vec::new(),
+            };
+            write_error_data(queue, into, bytes);
+        }
+        Ok(1)
+    })
+}
+
+/// Gives the caller the bytes that tell more of an error: into its own buffer if it has one.
+///
+/// # Safety
+/// `into` is an entry of C.
+unsafe fn write_error_data(queue: &Queue, into: *mut fi_cq_err_entry, bytes: Vec<u8>) {
+    // SAFETY: as the caller says.
+    unsafe {
+        let (own, room) = ((*into).err_data, (*into).err_data_size);
+        if queue.domain.api_version >= FI_VERSION(1, 5) && !own.is_null() && room > 0 {
+            let length = bytes.len().min(room);
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), own.cast(), length);
+            (*into).err_data_size = length;
+            return;
+        }
+        let mut kept = queue.error_data.lock().unwrap_or_else(PoisonError::into_inner);
+        *kept = bytes;
+        (*into).err_data = if kept.is_empty() { std::ptr::null_mut() } else { kept.as_mut_ptr().cast() };
+        (*into).err_data_size = kept.len();
+    }
+}
+
+unsafe extern "C" fn signal(cq: *mut fid_cq) -> c_int {
+    guard::call(|| {
+        // SAFETY: what C gives to a function of a queue's table.
+        unsafe { handle::of::<Queue>(cq)? };
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn error_text(
+    _cq: *mut fid_cq,
+    reason: c_int,
+    _data: *const c_void,
+    into: *mut c_char,
+    length: usize,
+) -> *const c_char {
+    guard::value(std::ptr::null(), || {
+        let failure = FAILURES.into_iter().find(|failure| *failure as c_int == reason);
+        let text = failure.map_or_else(|| "no reason is known".to_owned(), |failure| failure.to_string());
+        crate::interface::lasting_text(&text, into, length)
+    })
+}

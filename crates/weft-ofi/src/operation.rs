@@ -1,0 +1,364 @@
+//! From the arguments of a call to a command or receive of the NIC: flags, buffers, peers. Messages, remote memory and
+//! atomics differ in their tables of operations (`msg.rs`, `tagged.rs`, `rma.rs`, `atomic.rs`) and share this.
+
+use std::ffi::c_void;
+
+use libc::iovec;
+use weft::raw::{Buffer, Command, CommandFlags, Deferred, DeferredId, DeferredWork, Operation, Receive};
+use weft::{Level, PeerId};
+
+use crate::abi::*;
+use crate::ep::{Endpoint, Live};
+use crate::guard::{self, Result};
+use crate::limits::{INJECT_MAX_BYTES, LOCAL_PIECES_MAX};
+use crate::mr::Region;
+
+/// Flags of calls that send, write or update.
+const TRANSMIT_FLAGS: u64 = FI_COMPLETION
+    | FI_INJECT
+    | FI_INJECT_COMPLETE
+    | FI_TRANSMIT_COMPLETE
+    | FI_DELIVERY_COMPLETE
+    | FI_MATCH_COMPLETE
+    | FI_FENCE
+    | FI_MORE
+    | FI_REMOTE_CQ_DATA
+    | FI_TRIGGER
+    | FI_PRIORITY;
+
+/// Local memory of a call.
+#[derive(Clone, Copy)]
+pub(crate) enum Local {
+    /// One piece.
+    One { pointer: *mut c_void, length: usize, descriptor: *mut c_void },
+    /// Several.
+    Many { pieces: *const iovec, descriptors: *const *mut c_void, count: usize },
+}
+
+impl Local {
+    /// Bytes in all.
+    pub(crate) fn length(self) -> Result<usize> {
+        match self {
+            Local::One { length, .. } => Ok(length),
+            Local::Many { .. } => {
+                self.pieces()?.iter().try_fold(0usize, |sum, piece| sum.checked_add(piece.iov_len).ok_or(-FI_EINVAL))
+            }
+        }
+    }
+
+    fn pieces(self) -> Result<&'static [iovec]> {
+        let Local::Many { pieces, count, .. } = self else { return Ok(&[]) };
+        if count > LOCAL_PIECES_MAX || (pieces.is_null() && count > 0) {
+            return Err(-FI_EINVAL);
+        }
+        // SAFETY: the caller of the interface gives that many; they are used before the call returns.
+        Ok(if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(pieces, count) } })
+    }
+
+    /// A buffer for the NIC. The interface says that the memory is the NIC's until the completion.
+    #[inline]
+    pub(crate) fn buffer(self, writable: bool) -> Result<Buffer> {
+        match self {
+            Local::One { pointer, length, descriptor } => {
+                if pointer.is_null() && length > 0 {
+                    return Err(-FI_EINVAL);
+                }
+                one(pointer, length, descriptor, writable)
+            }
+            Local::Many { descriptors, .. } => {
+                let pieces = self.pieces()?;
+                if pieces.iter().any(|piece| piece.iov_base.is_null() && piece.iov_len > 0) {
+                    return Err(-FI_EINVAL);
+                }
+                let descriptor = |index| match descriptors.is_null() {
+                    true => std::ptr::null_mut(),
+                    // SAFETY: there is one for each piece.
+                    false => unsafe { *descriptors.add(index) },
+                };
+                if let [only] = pieces {
+                    return one(only.iov_base, only.iov_len, descriptor(0), writable);
+                }
+                let on_device = (0..pieces.len()).any(|index| Region::is_on_device(descriptor(index)));
+                if on_device {
+                    let buffers = pieces.iter().enumerate();
+                    let buffers =
+                        buffers.map(|(index, piece)| one(piece.iov_base, piece.iov_len, descriptor(index), writable));
+                    return Ok(Buffer::from(buffers.collect::<Result<Vec<Buffer>>>()?));
+                }
+                let parts = pieces.iter().map(|piece| (piece.iov_base.cast::<u8>(), piece.iov_len));
+                // SAFETY: the caller of the interface leaves the memory to the NIC until the completion.
+                Ok(unsafe { Buffer::from_raw_parts(parts, writable) })
+            }
+        }
+    }
+
+    /// The bytes, copied one behind the other; for what is injected.
+    pub(crate) fn copy(self, into: &mut Vec<u8>) -> Result {
+        let length = self.length()?;
+        if length > INJECT_MAX_BYTES {
+            return Err(-FI_EMSGSIZE);
+        }
+        into.clear();
+        into.resize(length, 0);
+        self.buffer(false)?.read(0, into).map_err(|_| -FI_EFAULT)
+    }
+}
+
+#[inline]
+fn one(pointer: *mut c_void, length: usize, descriptor: *mut c_void, writable: bool) -> Result<Buffer> {
+    if !descriptor.is_null() && Region::is_on_device(descriptor) {
+        return Region::device_buffer(descriptor, pointer, length, writable);
+    }
+    // SAFETY: the caller of the interface leaves the memory to the NIC until the completion.
+    Ok(unsafe {
+        match writable {
+            true => Buffer::from_raw(pointer.cast(), length),
+            false => Buffer::from_raw_read_only(pointer.cast(), length),
+        }
+    })
+}
+
+/// What a call that sends, writes or updates asks for, besides what its operation is.
+#[derive(Clone, Copy)]
+pub(crate) struct Call {
+    pub(crate) local: Local,
+    pub(crate) peer: fi_addr_t,
+    pub(crate) data: u64,
+    pub(crate) context: *mut c_void,
+    pub(crate) flags: u64,
+}
+
+/// The level of completion that flags ask for.
+#[inline]
+fn level(flags: u64) -> Level {
+    if flags & (FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE) != 0 { Level::Delivered } else { Level::Transmitted }
+}
+
+/// The command of a call, without its bytes.
+#[inline]
+pub(crate) fn command(live: &Live, operation: Operation, peer: PeerId, call: &Call, silent: bool) -> Command {
+    let mut command = weft::raw::command(&live.endpoint, operation, peer);
+    command.context = call.context as u64;
+    command.level = level(call.flags);
+    let mut flags = CommandFlags::NONE;
+    if silent {
+        flags = flags | CommandFlags::SILENT;
+    }
+    // One test for what is rare.
+    if call.flags & (FI_REMOTE_CQ_DATA | FI_FENCE | FI_MORE) != 0 {
+        if call.flags & FI_REMOTE_CQ_DATA != 0 {
+            flags = flags | CommandFlags::IMMEDIATE;
+            command.immediate = call.data;
+        }
+        if call.flags & FI_FENCE != 0 {
+            flags = flags | CommandFlags::FENCE;
+        }
+        if call.flags & FI_MORE != 0 {
+            flags = flags | CommandFlags::MORE;
+        }
+    }
+    command.flags = flags;
+    command
+}
+
+/// When deferred work is posted: when a counter has reached a value. Another one counts its end.
+#[derive(Clone, Copy)]
+pub(crate) struct When<'a> {
+    pub(crate) counter: &'a weft::Counter,
+    pub(crate) threshold: u64,
+    pub(crate) completion: Option<&'a weft::Counter>,
+}
+
+/// Posts what a call asks for. `fill` completes the command.
+#[inline]
+pub(crate) fn transmit(
+    endpoint: &Endpoint,
+    operation: Operation,
+    call: &Call,
+    fill: impl FnOnce(&mut Command),
+) -> Result<usize> {
+    let live = endpoint.live_transmit()?;
+    let peer = live.peer(call.peer)?;
+    let silent = live.is_silent(call.flags);
+    let mut command = command(live, operation, peer, call, silent);
+    fill(&mut command);
+    if call.flags & (FI_INJECT | FI_TRIGGER) != 0 {
+        return transmit_special(live, command, call);
+    }
+    let buffer = call.local.buffer(operation == Operation::Read)?;
+    command.length = u32::try_from(buffer.len()).map_err(|_| -FI_EMSGSIZE)?;
+    posted(live, weft::raw::post_lent(&live.endpoint, &command, buffer))
+}
+
+#[cold]
+fn transmit_special(live: &Live, mut command: Command, call: &Call) -> Result<usize> {
+    if call.flags & FI_TRIGGER != 0 {
+        // SAFETY: with this flag the interface asks for a context that says when.
+        let when = unsafe { crate::trigger::when(call.context)? };
+        return transmit_later(live, command, call, when).map(|_| 0);
+    }
+    let mut bytes = Vec::new();
+    call.local.copy(&mut bytes)?;
+    command.length = bytes.len() as u32;
+    posted(live, weft::raw::post_copy(&live.endpoint, &command, &bytes))
+}
+
+/// Posts a command when its time comes; gives its name.
+pub(crate) fn transmit_later(live: &Live, mut command: Command, call: &Call, when: When<'_>) -> Result<DeferredId> {
+    let buffer = if call.flags & FI_INJECT != 0 {
+        let mut bytes = Vec::new();
+        call.local.copy(&mut bytes)?;
+        Buffer::from(bytes)
+    } else {
+        call.local.buffer(command.operation == Operation::Read)?
+    };
+    command.length = u32::try_from(buffer.len()).map_err(|_| -FI_EMSGSIZE)?;
+    let work = DeferredWork::Post { endpoint: live.endpoint.clone(), command, buffer: Some(buffer) };
+    defer_in(live.endpoint.domain(), work, when)
+}
+
+/// As [`transmit`], for later.
+pub(crate) fn transmit_when(
+    endpoint: &Endpoint,
+    operation: Operation,
+    call: &Call,
+    fill: impl FnOnce(&mut Command),
+    when: When<'_>,
+) -> Result<DeferredId> {
+    check_transmit_flags(call.flags)?;
+    let live = endpoint.live_transmit()?;
+    let peer = live.peer(call.peer)?;
+    let mut command = command(live, operation, peer, call, live.is_silent(call.flags));
+    fill(&mut command);
+    transmit_later(live, command, call, when)
+}
+
+/// Defers work.
+pub(crate) fn defer_in(nic: &weft::Domain, work: DeferredWork, when: When<'_>) -> Result<DeferredId> {
+    let When { counter, threshold, completion } = when;
+    let deferred = Deferred { work, completion_counter: completion.cloned() };
+    weft::raw::defer(nic, counter, threshold, deferred).map_err(|refused| guard::errno(&refused.error))
+}
+
+/// Posts a copy of bytes, without completion: `fi_inject` and its kin.
+#[inline]
+pub(crate) fn inject(
+    endpoint: &Endpoint,
+    operation: Operation,
+    pointer: *const c_void,
+    length: usize,
+    peer: fi_addr_t,
+    fill: impl FnOnce(&mut Command),
+) -> Result<usize> {
+    let live = endpoint.live_transmit()?;
+    let peer = live.peer(peer)?;
+    if length > INJECT_MAX_BYTES {
+        return Err(-FI_EMSGSIZE);
+    }
+    if pointer.is_null() && length > 0 {
+        return Err(-FI_EINVAL);
+    }
+    let mut command = weft::raw::command(&live.endpoint, operation, peer);
+    command.flags = CommandFlags::SILENT;
+    fill(&mut command);
+    command.length = length as u32;
+    // SAFETY: the caller of the interface gives that many bytes, for the time of the call.
+    let bytes = if length == 0 { &[] } else { unsafe { std::slice::from_raw_parts(pointer.cast::<u8>(), length) } };
+    posted(live, weft::raw::post_copy(&live.endpoint, &command, bytes))
+}
+
+/// Sets the immediate data of a command.
+#[inline]
+pub(crate) fn immediate(command: &mut Command, data: u64) {
+    command.flags = command.flags | CommandFlags::IMMEDIATE;
+    command.immediate = data;
+}
+
+/// The result of a post. Where there was no room, a round of progress may make some: the caller will try again.
+#[inline]
+pub(crate) fn posted(live: &Live, result: std::result::Result<(), weft::Refused>) -> Result<usize> {
+    match result {
+        Ok(()) => Ok(0),
+        Err(refused) => Err(refuse(live, &refused.error)),
+    }
+}
+
+#[cold]
+fn refuse(live: &Live, error: &weft::Error) -> i32 {
+    if error.is_full()
+        && let Err(error) = live.endpoint.domain().progress()
+    {
+        return guard::errno(&error);
+    }
+    guard::errno(error)
+}
+
+/// What a call that receives asks for.
+#[derive(Clone, Copy)]
+pub(crate) struct ReceiveCall {
+    pub(crate) local: Local,
+    pub(crate) source: fi_addr_t,
+    pub(crate) tag: Option<(u64, u64)>,
+    pub(crate) context: *mut c_void,
+    pub(crate) flags: u64,
+}
+
+/// The receive of a call.
+#[inline]
+pub(crate) fn receive_of(live: &Live, call: &ReceiveCall) -> Result<Receive> {
+    let length = call.local.length()?;
+    let mut receive = weft::raw::receive(&live.endpoint, length as u64);
+    receive.context = call.context as u64;
+    receive.silent = live.is_silent_receive(call.flags);
+    if let Some((tag, ignore)) = call.tag {
+        (receive.tagged, receive.tag, receive.ignore) = (true, tag, ignore);
+    }
+    if live.directed && call.source != FI_ADDR_UNSPEC {
+        receive.source = Some(live.peer(call.source)?);
+    }
+    Ok(receive)
+}
+
+/// Posts a receive.
+#[inline]
+pub(crate) fn receive(endpoint: &Endpoint, call: &ReceiveCall) -> Result<usize> {
+    let live = endpoint.live_receive()?;
+    let receive = receive_of(live, call)?;
+    if call.flags & (FI_PEEK | FI_CLAIM | FI_DISCARD | FI_MULTI_RECV | FI_TRIGGER) != 0 {
+        return crate::receive::special(endpoint, live, receive, call);
+    }
+    let buffer = call.local.buffer(true)?;
+    posted(live, weft::raw::post_receive(&live.endpoint, &receive, buffer))
+}
+
+/// Posts a receive when its time comes; gives its name.
+pub(crate) fn receive_later(live: &Live, call: &ReceiveCall, when: When<'_>) -> Result<DeferredId> {
+    let (receive, buffer) = (receive_of(live, call)?, call.local.buffer(true)?);
+    let work = DeferredWork::Receive { endpoint: live.endpoint.clone(), receive, buffer };
+    defer_in(live.endpoint.domain(), work, when)
+}
+
+/// Checks the flags of a call that sends.
+#[inline]
+pub(crate) fn check_transmit_flags(flags: u64) -> Result {
+    if flags & !TRANSMIT_FLAGS == 0 { Ok(()) } else { Err(-FI_EINVAL) }
+}
+
+/// Flags of calls that receive.
+const RECEIVE_FLAGS: u64 = FI_COMPLETION
+    | FI_MORE
+    | FI_MULTI_RECV
+    | FI_PEEK
+    | FI_CLAIM
+    | FI_DISCARD
+    | FI_TRIGGER
+    | FI_REMOTE_CQ_DATA
+    | FI_INJECT_COMPLETE
+    | FI_TRANSMIT_COMPLETE
+    | FI_DELIVERY_COMPLETE;
+
+/// Checks the flags of a call that receives.
+#[inline]
+pub(crate) fn check_receive_flags(flags: u64) -> Result {
+    if flags & !RECEIVE_FLAGS == 0 { Ok(()) } else { Err(-FI_EINVAL) }
+}

@@ -1,0 +1,179 @@
+//! Messages with tag.
+
+use std::ffi::c_void;
+
+use libc::iovec;
+use weft::raw::{Command, Operation};
+
+use crate::abi::*;
+use crate::ep::Endpoint;
+use crate::guard::{self, Result};
+use crate::handle;
+use crate::operation::{self, Call, Local, ReceiveCall};
+
+pub(crate) static OPERATIONS: fi_ops_tagged = fi_ops_tagged {
+    size: size_of::<fi_ops_tagged>(),
+    recv: Some(receive),
+    recvv: Some(receive_pieces),
+    recvmsg: Some(receive_message),
+    send: Some(send),
+    sendv: Some(send_pieces),
+    sendmsg: Some(send_message),
+    inject: Some(inject),
+    senddata: Some(send_data),
+    injectdata: Some(inject_data),
+};
+
+#[inline]
+fn transmit(endpoint: &Endpoint, call: &Call, tag: u64) -> Result<usize> {
+    operation::transmit(endpoint, Operation::TaggedSend, call, |command| command.address = tag)
+}
+
+unsafe extern "C" fn receive(
+    ep: *mut fid_ep,
+    pointer: *mut c_void,
+    length: usize,
+    descriptor: *mut c_void,
+    source: fi_addr_t,
+    tag: u64,
+    ignore: u64,
+    context: *mut c_void,
+) -> isize {
+    guard::count(|| {
+        // SAFETY: what C gives to a function of an endpoint's table.
+        let endpoint = unsafe { handle::of::<Endpoint>(ep)? };
+        let local = Local::One { pointer, length, descriptor };
+        let flags = endpoint.receive_flags();
+        operation::receive(endpoint, &ReceiveCall { local, source, tag: Some((tag, ignore)), context, flags })
+    })
+}
+
+unsafe extern "C" fn receive_pieces(
+    ep: *mut fid_ep,
+    pieces: *const iovec,
+    descriptors: *mut *mut c_void,
+    count: usize,
+    source: fi_addr_t,
+    tag: u64,
+    ignore: u64,
+    context: *mut c_void,
+) -> isize {
+    guard::count(|| {
+        // SAFETY: what C gives to a function of an endpoint's table.
+        let endpoint = unsafe { handle::of::<Endpoint>(ep)? };
+        let local = Local::Many { pieces, descriptors, count };
+        let flags = endpoint.receive_flags();
+        operation::receive(endpoint, &ReceiveCall { local, source, tag: Some((tag, ignore)), context, flags })
+    })
+}
+
+unsafe extern "C" fn receive_message(ep: *mut fid_ep, message: *const fi_msg_tagged, flags: u64) -> isize {
+    guard::count(|| {
+        // SAFETY: what C gives to a function of an endpoint's table.
+        let (endpoint, message) = unsafe { (handle::of::<Endpoint>(ep)?, message.as_ref().ok_or(-FI_EINVAL)?) };
+        let local = Local::Many { pieces: message.msg_iov, descriptors: message.desc, count: message.iov_count };
+        let (source, context) = (message.addr, message.context);
+        let (tag, ignore) = (message.tag, message.ignore);
+        let flags = endpoint.receive_flags_with(flags)?;
+        operation::receive(endpoint, &ReceiveCall { local, source, tag: Some((tag, ignore)), context, flags })
+    })
+}
+
+unsafe extern "C" fn send(
+    ep: *mut fid_ep,
+    pointer: *const c_void,
+    length: usize,
+    descriptor: *mut c_void,
+    peer: fi_addr_t,
+    tag: u64,
+    context: *mut c_void,
+) -> isize {
+    guard::count(|| {
+        // SAFETY: what C gives to a function of an endpoint's table.
+        let endpoint = unsafe { handle::of::<Endpoint>(ep)? };
+        let local = Local::One { pointer: pointer.cast_mut(), length, descriptor };
+        let flags = endpoint.transmit_flags();
+        transmit(endpoint, &Call { local, peer, data: 0, context, flags }, tag)
+    })
+}
+
+unsafe extern "C" fn send_pieces(
+    ep: *mut fid_ep,
+    pieces: *const iovec,
+    descriptors: *mut *mut c_void,
+    count: usize,
+    peer: fi_addr_t,
+    tag: u64,
+    context: *mut c_void,
+) -> isize {
+    guard::count(|| {
+        // SAFETY: what C gives to a function of an endpoint's table.
+        let endpoint = unsafe { handle::of::<Endpoint>(ep)? };
+        let local = Local::Many { pieces, descriptors, count };
+        let flags = endpoint.transmit_flags();
+        transmit(endpoint, &Call { local, peer, data: 0, context, flags }, tag)
+    })
+}
+
+unsafe extern "C" fn send_message(ep: *mut fid_ep, message: *const fi_msg_tagged, flags: u64) -> isize {
+    guard::count(|| {
+        // SAFETY: what C gives to a function of an endpoint's table.
+        let (endpoint, message) = unsafe { (handle::of::<Endpoint>(ep)?, message.as_ref().ok_or(-FI_EINVAL)?) };
+        let local = Local::Many { pieces: message.msg_iov, descriptors: message.desc, count: message.iov_count };
+        let (peer, data, context) = (message.addr, message.data, message.context);
+        let flags = endpoint.transmit_flags_with(flags)?;
+        transmit(endpoint, &Call { local, peer, data, context, flags }, message.tag)
+    })
+}
+
+unsafe extern "C" fn inject(
+    ep: *mut fid_ep,
+    pointer: *const c_void,
+    length: usize,
+    peer: fi_addr_t,
+    tag: u64,
+) -> isize {
+    guard::count(|| {
+        // SAFETY: what C gives to a function of an endpoint's table.
+        let endpoint = unsafe { handle::of::<Endpoint>(ep)? };
+        operation::inject(endpoint, Operation::TaggedSend, pointer, length, peer, |command| command.address = tag)
+    })
+}
+
+unsafe extern "C" fn send_data(
+    ep: *mut fid_ep,
+    pointer: *const c_void,
+    length: usize,
+    descriptor: *mut c_void,
+    data: u64,
+    peer: fi_addr_t,
+    tag: u64,
+    context: *mut c_void,
+) -> isize {
+    guard::count(|| {
+        // SAFETY: what C gives to a function of an endpoint's table.
+        let endpoint = unsafe { handle::of::<Endpoint>(ep)? };
+        let local = Local::One { pointer: pointer.cast_mut(), length, descriptor };
+        let flags = endpoint.transmit_flags() | FI_REMOTE_CQ_DATA;
+        transmit(endpoint, &Call { local, peer, data, context, flags }, tag)
+    })
+}
+
+unsafe extern "C" fn inject_data(
+    ep: *mut fid_ep,
+    pointer: *const c_void,
+    length: usize,
+    data: u64,
+    peer: fi_addr_t,
+    tag: u64,
+) -> isize {
+    guard::count(|| {
+        // SAFETY: what C gives to a function of an endpoint's table.
+        let endpoint = unsafe { handle::of::<Endpoint>(ep)? };
+        let fill = |command: &mut Command| {
+            command.address = tag;
+            operation::immediate(command, data);
+        };
+        operation::inject(endpoint, Operation::TaggedSend, pointer, length, peer, fill)
+    })
+}

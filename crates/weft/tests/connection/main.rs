@@ -1,0 +1,57 @@
+//! Connections over both roads and both ways of progress: what is promised, and what goes wrong.
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "clippy.toml allows them in tests, but not in the functions that tests call"
+)]
+
+mod answers;
+mod crowds;
+mod faults;
+mod support;
+
+/// Makes a module for each combination, with a test for each case.
+macro_rules! combinations {
+    ($($combination:ident: $road:ident $progress:ident;)*) => {
+        $(mod $combination {
+            fn world() -> crate::support::World {
+                crate::support::World::new(weft::Road::$road, weft::Progress::$progress)
+            }
+            case! {
+                answers {
+                    connected_ends_talk_both_ways data_of_every_length a_rejection_brings_its_data
+                    a_dropped_request_is_a_rejection shutdown_is_told_once dropping_the_handle_shuts_down
+                    what_cannot_be_is_refused accepted_on_the_listeners_own_domain
+                    requests_wait_until_they_are_answered handles_know_their_peer events_of_dropped_handles_are_gone
+                    sleepers_are_woken
+                }
+                crowds { many_connections_at_once many_connections_one_after_the_other }
+                faults {
+                    nobody_listens a_closed_listener_rejects time_passes closed_while_connecting
+                    shut_down_before_the_confirmation garbage_is_ignored a_reported_loss_is_a_shutdown
+                    a_manager_that_closes_says_so
+                }
+            }
+        })*
+    };
+}
+
+macro_rules! case {
+    ($($module:ident { $($case:ident)* })*) => {
+        $(mod $module {
+            $(#[test]
+            fn $case() {
+                crate::$module::$case(&super::world());
+            })*
+        })*
+    };
+}
+
+combinations! {
+    udp_manual: Packets Manual;
+    udp_automatic: Packets Automatic;
+    shm_manual: Automatic Manual;
+    shm_automatic: Automatic Automatic;
+}
