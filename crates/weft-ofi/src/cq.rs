@@ -186,7 +186,7 @@ impl Queue {
             false => multi.buffers.get(&completion.context).copied(),
         };
         let (context, buffer) = found.unwrap_or_default();
-        (context, buffer.wrapping_add(completion.offset))
+        (context, buffer.wrapping_add(completion.offset()))
     }
 
     /// Writes an entry in the queue's format.
