@@ -117,10 +117,11 @@ impl CompletionQueue {
         self.inner.waiter.wait(self.domain().nic(), awaited, Some(&self.inner.alarm), timeout, || self.read())
     }
 
-    /// Sleeps until there is a completion to read, for `timeout` at most (`None`: for ever). False: the time has passed.
+    /// Sleeps until there is a completion to read, for `timeout` at most (`None`: for ever). False: the time has passed, or
+    /// [`signal`](CompletionQueue::signal) ended it.
     pub fn wait_ready(&self, timeout: Option<Duration>) -> Result<bool> {
         let (nic, awaited) = (self.domain().nic(), Awaited::Completion(self.inner.id));
-        let ready = self.inner.waiter.wait(nic, awaited, timeout, || {
+        let ready = self.inner.waiter.wait(nic, awaited, Some(&self.inner.alarm), timeout, || {
             let core = self.lock_with_completions();
             if core.is_ready(awaited) { Ok(Some(())) } else { core.check().map(|()| None) }
         });
