@@ -492,7 +492,7 @@ impl Core {
         if self.engine.is_urgent() {
             let now = self.now();
             self.posted(now, false);
-        } else if !self.is_unwatched() {
+        } else {
             // A message that waited completes it at once: others may sleep for that.
             self.notify();
         }
