@@ -13,7 +13,7 @@ impl<M: Memory> Engine<M> {
     /// or wrong, and nothing was changed.
     #[inline]
     fn enlist_simply(&mut self, receive: &Receive) -> bool {
-        let special = receive.multi.is_some() || receive.counter.is_some() || self.credits_owed;
+        let special = receive.multi.is_some() || receive.announce || receive.counter.is_some() || self.credits_owed;
         if special || self.check_local(receive.local, receive.offset, receive.length).is_err() {
             return false;
         }
