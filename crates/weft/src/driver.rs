@@ -7,7 +7,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use weft_core::engine::{Engine, Piece, Transmit};
@@ -16,6 +16,7 @@ use weft_core::time::Time;
 use weft_link::staged::{OutgoingAnywhere, Staged};
 use weft_link::wait::{WaitSet, ticks};
 use weft_link::{Link, Outgoing, SendError};
+use weft_mem::lock::{Guard, Lock, OneAtATime};
 use weft_mem::{HostMemory, Segment, Sendable};
 
 use crate::completion_queue::Stash;
@@ -40,24 +41,25 @@ pub enum Progress {
 
 /// A NIC as its handles and its thread share it.
 pub(crate) struct Nic {
-    core: Mutex<Core>,
+    core: Lock<Core>,
     progress: Progress,
     stop: AtomicBool,
 }
 
 impl Nic {
-    pub(crate) fn new(core: Core, progress: Progress) -> Nic {
-        Nic { core: Mutex::new(core), progress, stop: AtomicBool::new(false) }
+    pub(crate) fn new(core: Core, progress: Progress, promised: Option<OneAtATime>) -> Nic {
+        Nic { core: Lock::new(core, promised), progress, stop: AtomicBool::new(false) }
     }
 
     /// The engine and its link. A panic of another thread inside of it can leave an operation unfinished, but memory is
     /// checked at every use, so going on is safe.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Core> {
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    #[inline]
+    pub(crate) fn lock(&self) -> Guard<'_, Core> {
+        self.core.lock()
     }
 
     /// The engine after a round of progress, if progress is the caller's business.
-    pub(crate) fn lock_progressed(&self) -> MutexGuard<'_, Core> {
+    pub(crate) fn lock_progressed(&self) -> Guard<'_, Core> {
         let mut core = self.lock();
         if self.progress == Progress::Manual {
             core.progress_all();
@@ -65,6 +67,7 @@ impl Nic {
         core
     }
 
+    #[inline]
     pub(crate) fn progress_mode(&self) -> Progress {
         self.progress
     }
@@ -251,6 +254,7 @@ impl Core {
     }
 
     /// After completions were read: peers that were held back for want of room are told at once.
+    #[inline]
     pub(crate) fn made_room(&mut self) {
         self.unblock();
         if self.engine.is_urgent() {
@@ -263,9 +267,16 @@ impl Core {
     }
 
     /// Requests of peers on this machine that waited for what the user has just done.
+    #[inline]
     pub(crate) fn unblock(&mut self) {
+        if self.local.as_ref().is_some_and(|local| local.is_blocked() || self.engine.has_matched()) {
+            self.unblock_some();
+        }
+    }
+
+    #[cold]
+    fn unblock_some(&mut self) {
         if let Some(local) = &mut self.local
-            && (local.is_blocked() || self.engine.has_matched())
             && local.progress(&mut self.engine)
         {
             // One round, of what may be many: who sleeps, since nothing could be done, goes on with it.
@@ -287,6 +298,7 @@ impl Core {
     }
 
     /// Whether the link still works.
+    #[inline]
     pub(crate) fn check(&self) -> Result<()> {
         self.check_devices()?;
         self.broken.map_or(Ok(()), |kind| Err(Error::LinkFailed(kind)))
@@ -416,12 +428,6 @@ impl Core {
         next
     }
 
-    /// Whether nobody sleeps, and no counter has triggered anything: then there is nothing to [`Core::notify`].
-    #[inline]
-    pub(crate) fn is_unwatched(&self) -> bool {
-        self.armed.is_empty() && !self.engine.has_triggered()
-    }
-
     /// After anything may have changed: does what counters have triggered, then wakes those who have got what they sleep
     /// for, and those who sleep longer than they may.
     #[inline]
@@ -429,9 +435,13 @@ impl Core {
         if self.engine.has_triggered() || self.deferred.is_waiting() {
             self.fire();
         }
-        if self.armed.is_empty() {
-            return;
+        if !self.armed.is_empty() {
+            self.notify_some();
         }
+    }
+
+    #[cold]
+    fn notify_some(&mut self) {
         let next = self.next_time();
         let changed = self.local.as_mut().is_some_and(Local::take_changed);
         let mut armed = std::mem::take(&mut self.armed);
@@ -456,6 +466,7 @@ impl Core {
         });
     }
 
+    #[inline]
     pub(crate) fn is_ready(&self, awaited: Awaited) -> bool {
         match awaited {
             Awaited::Timeout => false,

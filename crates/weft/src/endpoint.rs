@@ -204,6 +204,7 @@ impl Endpoint {
 
     /// The domain it belongs to.
     #[must_use]
+    #[inline]
     pub fn domain(&self) -> &Domain {
         &self.inner.domain
     }
@@ -260,6 +261,28 @@ impl Endpoint {
 
     fn context(&self, chosen: Option<u64>) -> u64 {
         chosen.unwrap_or_else(|| self.inner.next_context.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Does a command with bytes that stay the caller's, if that can be done before this returns: a peer on this machine,
+    /// and nothing in the way. `None`: it has to be posted.
+    #[inline]
+    pub(crate) fn post_at_once(&self, command: &mut Command, bytes: Segment<'_>) -> Option<Result<(), PostError>> {
+        command.endpoint = self.inner.id;
+        command.length = u32::try_from(bytes.len()).ok()?;
+        command.flags = command.flags.without(CommandFlags::PART | CommandFlags::COUNTED);
+        if command.has(CommandFlags::SILENT) {
+            self.inner.injected.store(true, Ordering::Relaxed);
+        }
+        let mut core = self.domain().nic().lock();
+        let core = &mut *core;
+        match core.local.as_mut()?.do_at_once(&mut core.engine, command, bytes)? {
+            Ok(admitted) => {
+                core.engine.report_done(command, admitted, LocalKey::NONE);
+                core.notify();
+                Some(Ok(()))
+            }
+            Err(error) => Some(Err(error)),
+        }
     }
 
     /// Posts a command with its bytes; gives its context.
@@ -324,7 +347,6 @@ impl Endpoint {
     }
 
     /// The same, for a message that was claimed or for any that matches.
-    #[inline]
     pub(crate) fn post_receive_for(
         &self,
         claim: Option<ClaimId>,
@@ -333,24 +355,31 @@ impl Endpoint {
         context: Option<u64>,
     ) -> Result<u64, Refused> {
         receive.context = self.context(context);
+        self.enlist(claim, &mut receive, buffer).map(|()| receive.context)
+    }
+
+    /// Posts a receive with its buffer; its local key is filled in here.
+    #[inline]
+    pub(crate) fn enlist(&self, claim: Option<ClaimId>, receive: &mut Receive, buffer: Buffer) -> Result<(), Refused> {
         if !buffer.is_writable() && !buffer.is_empty() {
             return Err(Refused { error: PostError::BadBuffer.into(), buffer: Some(buffer) });
         }
         let mut core = self.domain().nic().lock();
+        let core = &mut *core;
         receive.local = core.attach(buffer)?;
         // Only a message that waits as packets brings timers into it.
         let waits = claim.is_some() || core.engine.has_unexpected(receive.endpoint);
         let now = if waits { core.now() } else { core.engine.clock() };
         let posted = match claim {
-            None => core.engine.post_receive(now, &receive),
-            Some(claim) => core.engine.receive_claimed(now, claim, &receive),
+            None => core.engine.post_receive(now, receive),
+            Some(claim) => core.engine.receive_claimed(now, claim, receive),
         };
         if let Err(error) = posted {
             let buffer = core.engine.memory_mut().take(receive.local);
             return Err(Refused { error: error.into(), buffer });
         }
         core.received();
-        Ok(receive.context)
+        Ok(())
     }
 
     /// The first message that waits and that a receive would take. Messages that come are looked for if none waits.
@@ -435,7 +464,8 @@ impl Core {
         };
         let short = bytes.and_then(|bytes| Some((bytes, u32::try_from(bytes.len()).ok()?)));
         let Some((bytes, length)) = short else { return Err(NotDone::Later(payload)) };
-        match local.do_at_once(&mut self.engine, command, bytes) {
+        command.length = length;
+        let admitted = match local.do_at_once(&mut self.engine, command, bytes) {
             None => return Err(NotDone::Later(payload)),
             Some(Err(error)) => {
                 let buffer = match payload {
@@ -444,16 +474,14 @@ impl Core {
                 };
                 return Err(NotDone::Refused(Refused { error: error.into(), buffer }));
             }
-            Some(Ok(())) => command.length = length,
-        }
+            Some(Ok(admitted)) => admitted,
+        };
         let local = match payload {
             Payload::Whole(buffer) => self.attach(buffer).unwrap_or(LocalKey::NONE),
             _ => LocalKey::NONE,
         };
-        self.engine.report_done(command, local);
-        if !self.is_unwatched() {
-            self.notify();
-        }
+        self.engine.report_done(command, admitted, local);
+        self.notify();
         Ok(())
     }
 
@@ -464,7 +492,8 @@ impl Core {
         if self.engine.is_urgent() {
             let now = self.now();
             self.posted(now, false);
-        } else if self.engine.has_triggered() {
+        } else {
+            // A message that waited completes it at once: others may sleep for that.
             self.notify();
         }
     }
@@ -501,6 +530,7 @@ impl Core {
     }
 
     /// Makes a buffer the engine's; an empty one is none.
+    #[inline]
     pub(crate) fn attach(&mut self, buffer: Buffer) -> Result<LocalKey, Refused> {
         self.engine.memory_mut().attach(buffer).map_err(Refused::from)
     }

@@ -36,6 +36,8 @@ pub enum Error {
     CountedFailure,
     /// The caller joined things of different domains.
     OtherDomain,
+    /// The caller promised that one thread at a time uses a domain that has a thread of its own.
+    NotSingleThreaded,
     /// The caller: the endpoint has a connection already.
     AlreadyConnected,
     /// The manager has no room for another connection.
@@ -81,7 +83,7 @@ impl Error {
         match self {
             Error::Post(PostError::QueueFull | PostError::CompletionQueueFull) => Blame::Resource,
             Error::Post(_) | Error::Memory(_) | Error::OtherDomain => Blame::Caller,
-            Error::AlreadyConnected | Error::Interrupted => Blame::Caller,
+            Error::NotSingleThreaded | Error::AlreadyConnected | Error::Interrupted => Blame::Caller,
             Error::Open(OpenError::TooManyRows) => Blame::Resource,
             Error::Open(_) => Blame::Caller,
             Error::Register(RegisterError::Wraps | RegisterError::ReadOnly | RegisterError::KeyInUse) => Blame::Caller,
@@ -121,6 +123,9 @@ impl fmt::Display for Error {
             Error::Register(error) => error.fmt(f),
             Error::CountedFailure => f.write_str("an operation that the counter counts failed: read its completion"),
             Error::OtherDomain => f.write_str("it belongs to another domain: make it from the domain it is used with"),
+            Error::NotSingleThreaded => {
+                f.write_str("a NIC with a thread of its own is used by two: choose manual progress, or make no promise")
+            }
             Error::AlreadyConnected => {
                 f.write_str("the endpoint has a connection already: drop that, or open another endpoint")
             }

@@ -221,10 +221,12 @@ impl<M: Memory> Engine<M> {
         self.endpoint(endpoint).map(|endpoint| endpoint.number)
     }
 
+    #[inline]
     pub(super) fn endpoint(&self, endpoint: EndpointId) -> Option<&Endpoint> {
         self.endpoints.get(endpoint.0 as usize)?.as_ref()
     }
 
+    #[inline]
     pub(super) fn endpoint_mut(&mut self, endpoint: EndpointId) -> Option<&mut Endpoint> {
         self.endpoints.get_mut(endpoint.0 as usize)?.as_mut()
     }

@@ -10,11 +10,11 @@ use alloc::vec::Vec;
 
 use weft_wire::transaction::Segment;
 
-use super::message::{Body, Kept, Landing, Matched, UnexpectedMessage, write_local};
+use super::message::{Body, Kept, Landing, Matched, UnexpectedMessage, lists, write_local};
 use super::{EndpointKind, Engine, Touched};
 use crate::address::{Address, PeerId, SourceId};
 use crate::command::EndpointId;
-use crate::event::{Completion, CompletionFlags, CompletionKind, Failure};
+use crate::event::{Completion, CompletionFlags, CompletionKind, Entry, Failure};
 use crate::limits::SPARE_MAX_BYTES;
 use crate::matching::UnexpectedId;
 use crate::memory::{Fault, Granted, LocalKey, Memory};
@@ -178,6 +178,49 @@ impl<M: Memory> Engine<M> {
     /// Takes a short message whole.
     #[inline]
     pub fn deliver(&mut self, arrival: &Arrival, payload: &impl Payload<M>) -> Delivery {
+        if self.deliver_simply(arrival, payload) { Delivery::Delivered } else { self.deliver_anyhow(arrival, payload) }
+    }
+
+    /// The usual case, step by step in one place: a receive of its own waits, has room, and a queue takes its completion.
+    /// False: it is another case, and nothing was changed.
+    #[inline]
+    fn deliver_simply(&mut self, arrival: &Arrival, payload: &impl Payload<M>) -> bool {
+        let Some(Some(endpoint)) = self.endpoints.get_mut(arrival.endpoint.0 as usize) else { return false };
+        let (counter, queue) = (endpoint.bindings.receive_counter, endpoint.bindings.receive_queue);
+        let Some(queue) = queue.and_then(|queue| self.queues.get_mut(queue.0 as usize)) else { return false };
+        if endpoint.kind != EndpointKind::Reliable || endpoint.receives_at.is_some() || !queue.has_room() {
+            return false;
+        }
+        let (posted, _) = lists(endpoint, arrival.tagged);
+        let Some(id) = posted.first(arrival.source_id, arrival.tag) else { return false };
+        let Some((local, offset, context)) = posted.get(id).and_then(|found| found.simple(arrival.length)) else {
+            return false;
+        };
+        if !payload.place_whole(&mut self.memory, local, offset) {
+            return false;
+        }
+        posted.discard(id);
+        let peer = arrival.peer.filter(|peer| self.addresses.source(*peer) == Some(arrival.source_id));
+        let entry = Entry {
+            context,
+            length: u64::from(arrival.length),
+            tag: arrival.tag,
+            immediate: arrival.immediate,
+            place: 0,
+            peer: peer.or_else(|| self.addresses.find(arrival.source_id)),
+            local,
+            kind: if arrival.tagged { CompletionKind::TaggedReceive } else { CompletionKind::Receive },
+            flags: CompletionFlags::NONE,
+            result: Ok(()),
+        };
+        queue.push_message(entry, &arrival.source);
+        if counter.is_some() {
+            self.count(counter, true);
+        }
+        true
+    }
+
+    fn deliver_anyhow(&mut self, arrival: &Arrival, payload: &impl Payload<M>) -> Delivery {
         if !self.takes(arrival.endpoint, EndpointKind::Reliable) {
             return Delivery::NoSuchEndpoint;
         }

@@ -36,6 +36,17 @@ pub(super) struct PostedReceive {
     shared: Option<u32>,
 }
 
+impl PostedReceive {
+    /// Buffer, offset and context, if a message of this length fits and nothing about the receive is special.
+    #[inline]
+    pub(super) fn simple(&self, length: u32) -> Option<(LocalKey, u64, u64)> {
+        let receive = &self.receive;
+        let plain = self.shared.is_none() && !receive.silent && !receive.announce && receive.counter.is_none();
+        let plain = plain && u64::from(length) <= receive.length;
+        plain.then_some((receive.local, receive.offset, receive.context))
+    }
+}
+
 /// A multi-receive buffer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shared {
@@ -673,6 +684,7 @@ const NOT_TAKEN: u64 = u32::MAX as u64;
 /// Receives that wait, and messages that do.
 pub(super) type Lists<'a> = (&'a mut Posted<PostedReceive>, &'a mut Unexpected<UnexpectedMessage>);
 
+#[inline]
 pub(super) fn lists(endpoint: &mut Endpoint, tagged: bool) -> Lists<'_> {
     if tagged {
         (&mut endpoint.tagged_posted, &mut endpoint.tagged_unexpected)
