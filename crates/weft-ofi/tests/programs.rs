@@ -200,6 +200,6 @@ fn text(output: &Output) -> String {
 
 /// The end of what a program said: its beginning is of no interest when it failed.
 fn tail(lines: &str) -> String {
-    let all: Vec<&str> = lines.lines().collect();
-    all[all.len().saturating_sub(40)..].join("\n")
+    let skipped = lines.lines().count().saturating_sub(40);
+    lines.lines().skip(skipped).collect::<Vec<_>>().join("\n")
 }
