@@ -15,7 +15,7 @@ use crate::fabric::Fabric;
 use crate::guard::{self, Result};
 use crate::handle::{self, Noun};
 use crate::info::Attributes;
-use crate::{interface, log, parameters};
+use crate::{address, interface, log, parameters};
 
 /// A domain.
 pub(crate) struct Domain {
@@ -67,7 +67,9 @@ impl Domain {
             weft::Error::System { source, .. }
                 if source.kind() == std::io::ErrorKind::AddrInUse && wanted.port() != 0 =>
             {
-                open(SocketAddr::new(ip, 0))
+                let taken = fabric.take_port(wanted.port());
+                let again = if taken { open(wanted) } else { Err(error) };
+                again.or_else(|_| open(SocketAddr::new(ip, 0)))
             }
             _ => Err(error),
         });
@@ -77,9 +79,13 @@ impl Domain {
         })?;
         log::info!(DOMAIN, "opened a NIC at {}", nic.local());
         Ok(Domain {
+            format: match attributes.format {
+                // Of addresses in a row, the length must be known.
+                FI_SOCKADDR => address::format_of(&nic.local()),
+                format => format,
+            },
             nic,
             fabric: fabric.clone(),
-            format: attributes.format,
             api_version: attributes.api_version,
             mr_mode: attributes.mr_mode,
             caps: attributes.caps,
@@ -107,7 +113,10 @@ impl Domain {
 
     /// The number that a new endpoint shall have; the first one without connections is found by node and service alone.
     pub(crate) fn number_for(&self, attributes: &Attributes) -> Option<u32> {
-        let main = attributes.kind != FI_EP_MSG && !self.main_taken.swap(true, Ordering::Relaxed);
+        // So does a connected one whose program got the address from a passive endpoint.
+        // SAFETY: the handle of an info is null or an open object of the interface.
+        let named = unsafe { attributes.handle().as_ref() }.is_some_and(|fid| fid.fclass == FI_CLASS_PEP);
+        let main = (attributes.kind != FI_EP_MSG || named) && !self.main_taken.swap(true, Ordering::Relaxed);
         main.then_some(0)
     }
 

@@ -58,11 +58,11 @@ impl Shared {
         self.bound.lock().unwrap_or_else(PoisonError::into_inner).events.clone()
     }
 
-    /// The peer that a connected endpoint talks to from now on.
-    pub(crate) fn set_connected(&self, peer: Option<PeerId>) {
-        if let Some(live) = self.live.get() {
-            live.connected.store(peer.map_or(NOT_CONNECTED, |peer| peer.0), Ordering::Release);
-        }
+    /// The peer that a connected endpoint talks to from now on; whether it talked to one before.
+    pub(crate) fn set_connected(&self, peer: Option<PeerId>) -> bool {
+        let Some(live) = self.live.get() else { return false };
+        let before = live.connected.swap(peer.map_or(NOT_CONNECTED, |peer| peer.0), Ordering::AcqRel);
+        before != NOT_CONNECTED
     }
 
     pub(crate) fn keep_claim(&self, context: u64, claim: ClaimId) {
@@ -358,6 +358,9 @@ unsafe extern "C" fn close(fid: *mut fid) -> c_int {
 
 impl Drop for Shared {
     fn drop(&mut self) {
+        if let Some(peers) = &self.bound.get_mut().unwrap_or_else(PoisonError::into_inner).peers {
+            peers.users.fetch_sub(1, Ordering::AcqRel);
+        }
         if let Some(connection) = self.connection().take()
             && let Ok(connections) = self.domain.connections()
         {
@@ -403,6 +406,7 @@ unsafe extern "C" fn bind(fid: *mut fid, to: *mut fid, flags: u64) -> c_int {
                 if bound.peers.is_some() || endpoint.shared.attributes.kind == FI_EP_MSG {
                     return Err(-FI_EINVAL);
                 }
+                peers.users.fetch_add(1, Ordering::AcqRel);
                 bound.peers = Some(peers.clone());
                 Ok(())
             }

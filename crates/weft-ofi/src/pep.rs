@@ -34,6 +34,8 @@ struct State {
     name: Option<Address>,
     listener: Option<Listener>,
     listens: bool,
+    /// The address that it had, and that something else of this program has now.
+    given: Option<Address>,
 }
 
 // SAFETY: `fid_pep` begins with its `fid`.
@@ -93,6 +95,16 @@ impl Passive {
             state.listener = Some(listener);
         }
         state.listener.as_ref().ok_or(-FI_EOTHER)
+    }
+
+    /// Lets go of a port, if it has it and does not listen. It goes by the same name.
+    pub(crate) fn give_port(&self, port: u16) -> bool {
+        let mut state = self.state();
+        let address = state.listener.as_ref().map(Listener::address).filter(|at| at.socket.port() == port);
+        let Some(address) = address.filter(|_| !state.listens) else { return false };
+        state.listener = None;
+        state.given = Some(address);
+        true
     }
 
     /// Tells of a request.
@@ -337,7 +349,16 @@ unsafe extern "C" fn get_name(fid: fid_t, into: *mut c_void, length: *mut usize)
     guard::call(|| {
         // SAFETY: what C gives to a function of a passive endpoint's table.
         let passive = unsafe { handle::of_fid::<Passive>(fid)? };
-        let address = passive.bind(&mut passive.state())?.address();
+        let mut state = passive.state();
+        let address = match state.given {
+            Some(address) => address,
+            None => {
+                let address = passive.bind(&mut state)?.address();
+                passive.fabric.remember_passive(passive);
+                address
+            }
+        };
+        drop(state);
         // SAFETY: as the caller of the interface promises.
         unsafe { address::write(passive.attributes.format, &address, into, length) }
     })
