@@ -67,9 +67,7 @@ impl Domain {
             weft::Error::System { source, .. }
                 if source.kind() == std::io::ErrorKind::AddrInUse && wanted.port() != 0 =>
             {
-                let taken = fabric.take_port(wanted.port());
-                let again = if taken { open(wanted) } else { Err(error) };
-                again.or_else(|_| open(SocketAddr::new(ip, 0)))
+                open(SocketAddr::new(ip, 0))
             }
             _ => Err(error),
         });
@@ -113,10 +111,7 @@ impl Domain {
 
     /// The number that a new endpoint shall have; the first one without connections is found by node and service alone.
     pub(crate) fn number_for(&self, attributes: &Attributes) -> Option<u32> {
-        // So does a connected one whose program got the address from a passive endpoint.
-        // SAFETY: the handle of an info is null or an open object of the interface.
-        let named = unsafe { attributes.handle().as_ref() }.is_some_and(|fid| fid.fclass == FI_CLASS_PEP);
-        let main = (attributes.kind != FI_EP_MSG || named) && !self.main_taken.swap(true, Ordering::Relaxed);
+        let main = attributes.kind != FI_EP_MSG && !self.main_taken.swap(true, Ordering::Relaxed);
         main.then_some(0)
     }
 

@@ -44,6 +44,9 @@ pub(crate) struct Shared {
     /// The least room that is left in a multi-receive buffer before it is given back.
     pub(crate) multi_receive_least: AtomicUsize,
     connection: Mutex<Option<Connection>>,
+    /// The name of the passive endpoint that it was made of or accepts for, as with sockets; its packets come from the
+    /// domain's NIC.
+    name: Option<Address>,
     /// Messages that were claimed, by the context of the call that did.
     claims: Mutex<HashMap<u64, ClaimId>>,
 }
@@ -258,9 +261,11 @@ impl Endpoint {
 
     /// The address that peers use.
     pub(crate) fn name(&self) -> Result<Address> {
-        match self.shared.live.get() {
-            Some(live) => Ok(live.endpoint.address()),
-            None => Err(-FI_EOPBADSTATE),
+        match (self.shared.name, self.shared.live.get()) {
+            (Some(name), _) => Ok(name),
+            (None, Some(live)) => Ok(live.endpoint.address()),
+            // Its number is not drawn yet.
+            (None, None) => Ok(Address { socket: self.shared.domain.nic.local(), endpoint: 0 }),
         }
     }
 }
@@ -314,12 +319,15 @@ pub(crate) unsafe extern "C" fn open_with_flags(
         // SAFETY: an info of libfabric, whose attributes are null or valid.
         let attributes = unsafe { Attributes::of(info)? };
         domain.check_source(&attributes)?;
+        // SAFETY: the handle of an info is null or an open object of the interface.
+        let name = unsafe { crate::pep::name_of(attributes.handle())? };
         let shared = Shared {
             domain: domain.clone(),
             bound: Mutex::default(),
             live: OnceLock::new(),
             multi_receive_least: AtomicUsize::new(64),
             connection: Mutex::default(),
+            name,
             claims: Mutex::default(),
             attributes,
         };

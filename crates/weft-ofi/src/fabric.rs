@@ -1,38 +1,18 @@
 //! Fabrics: who shares one can talk.
 
 use std::ffi::{c_int, c_void};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::Arc;
 
 use crate::abi::*;
 use crate::guard;
 use crate::handle::{self, Noun};
 use crate::log;
-use crate::pep::Passive;
 
 /// A fabric.
 pub(crate) struct Fabric {
     pub(crate) fabric: weft::Fabric,
     /// The version of the interface that the program was written for.
     pub(crate) api_version: u32,
-    /// Passive endpoints that have an address.
-    passive: Mutex<Vec<Weak<Passive>>>,
-}
-
-impl Fabric {
-    /// Remembers a passive endpoint that has an address.
-    pub(crate) fn remember_passive(&self, passive: &Arc<Passive>) {
-        let mut all = self.passive.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|passive| passive.strong_count() > 0);
-        all.push(Arc::downgrade(passive));
-    }
-
-    /// Takes a port from passive endpoints that do not listen: a program may bind one to learn an address, and then use the
-    /// address for something else. Whether there was one.
-    pub(crate) fn take_port(&self, port: u16) -> bool {
-        let all = self.passive.lock().unwrap_or_else(PoisonError::into_inner);
-        let taken = all.iter().filter_map(Weak::upgrade).filter(|passive| passive.give_port(port)).count();
-        taken > 0
-    }
 }
 
 // SAFETY: `fid_fabric` begins with its `fid`.
@@ -82,7 +62,7 @@ pub(crate) unsafe extern "C" fn open(
             api_version,
         };
         // SAFETY: `into` was checked.
-        unsafe { *into = handle::open(face, Arc::new(Fabric { fabric, api_version, passive: Mutex::default() })) };
+        unsafe { *into = handle::open(face, Arc::new(Fabric { fabric, api_version })) };
         Ok(())
     })
 }
