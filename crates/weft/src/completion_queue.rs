@@ -14,7 +14,7 @@ use weft_mem::Buffer;
 
 use crate::atomic::Element;
 use crate::domain::Domain;
-use crate::driver::{Awaited, Core, Progress, Waiter};
+use crate::driver::{Alarm, Awaited, Core, Progress, Waiter};
 use crate::error::{Error, Result};
 use crate::raw::Ended;
 
@@ -44,13 +44,15 @@ pub struct CompletionQueue {
 struct Inner {
     id: QueueId,
     waiter: Waiter,
+    alarm: Alarm,
     domain: Domain,
 }
 
 impl CompletionQueue {
     pub(crate) fn open(domain: &Domain, capacity: usize) -> CompletionQueue {
         let id = domain.nic().lock().engine.open_queue(capacity);
-        CompletionQueue { inner: Arc::new(Inner { id, waiter: Waiter::default(), domain: domain.clone() }) }
+        let (waiter, alarm) = (Waiter::default(), Alarm::default());
+        CompletionQueue { inner: Arc::new(Inner { id, waiter, alarm, domain: domain.clone() }) }
     }
 
     /// The oldest completion, if there is one.
@@ -100,28 +102,52 @@ impl CompletionQueue {
 
     /// The engine, after a round of progress if there would be nothing to read otherwise.
     fn lock_with_completions(&self) -> MutexGuard<'_, Core> {
+        self.lock_with(Awaited::Completion(self.inner.id))
+    }
+
+    /// The engine, after a round of progress if this would not be there otherwise.
+    #[inline]
+    fn lock_with(&self, awaited: Awaited) -> MutexGuard<'_, Core> {
         let nic = self.domain().nic();
         let mut core = nic.lock();
-        if nic.progress_mode() == Progress::Manual && !core.is_ready(Awaited::Completion(self.inner.id)) {
+        if nic.progress_mode() == Progress::Manual && !core.is_ready(awaited) {
             core.progress();
         }
         core
     }
 
     /// The oldest completion; sleeps until there is one, for `timeout` at most (`None`: for ever). Nothing: the time has
-    /// passed.
+    /// passed, or [`signal`](CompletionQueue::signal) ended it.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<Option<Completion>> {
         let awaited = Awaited::Completion(self.inner.id);
-        self.inner.waiter.wait(self.domain().nic(), awaited, timeout, || self.read())
+        self.inner.waiter.wait(self.domain().nic(), awaited, Some(&self.inner.alarm), timeout, || self.read())
     }
 
-    /// Sleeps until there is a completion to read, for `timeout` at most (`None`: for ever). False: the time has passed.
+    /// Sleeps until there is a completion to read, for `timeout` at most (`None`: for ever). False: the time has passed, or
+    /// [`signal`](CompletionQueue::signal) ended it.
     pub fn wait_ready(&self, timeout: Option<Duration>) -> Result<bool> {
-        let (nic, awaited) = (self.domain().nic(), Awaited::Completion(self.inner.id));
-        let ready = self.inner.waiter.wait(nic, awaited, timeout, || {
-            let core = self.lock_with_completions();
+        self.wait_for(1, timeout)
+    }
+
+    /// Sleeps until there are that many completions to read, which must not be more than the queue holds. Else as
+    /// [`wait_ready`](CompletionQueue::wait_ready).
+    pub fn wait_for(&self, count: usize, timeout: Option<Duration>) -> Result<bool> {
+        let (nic, awaited) = (self.domain().nic(), Awaited::Completions { queue: self.inner.id, count });
+        let poll = || {
+            let core = self.lock_with(awaited);
             if core.is_ready(awaited) { Ok(Some(())) } else { core.check().map(|()| None) }
-        });
+        };
+        if count <= 1 {
+            return self
+                .inner
+                .waiter
+                .wait(nic, awaited, Some(&self.inner.alarm), timeout, poll)
+                .map(|ready| ready.is_some());
+        }
+        // Who waits for fewer must not be made to wait for as many, so this one has a waiter of its own.
+        let waiter = Waiter::default();
+        let ready = waiter.wait(nic, awaited, Some(&self.inner.alarm), timeout, poll);
+        waiter.close(&mut nic.lock());
         ready.map(|ready| ready.is_some())
     }
 
@@ -134,9 +160,20 @@ impl CompletionQueue {
         self.inner.waiter.descriptor(self.domain().nic())
     }
 
-    /// Makes ready for sleep on the descriptor. False: there are completions, do not sleep.
+    /// Makes ready for sleep on the descriptor. False: there are completions or was a signal, do not sleep.
     pub fn try_wait(&self) -> Result<bool> {
-        self.inner.waiter.try_wait(self.domain().nic(), Awaited::Completion(self.inner.id))
+        self.inner.waiter.try_wait(self.domain().nic(), Awaited::Completion(self.inner.id), &self.inner.alarm)
+    }
+
+    /// Ends a [`wait`](CompletionQueue::wait) of another thread early, and makes the descriptor of who sleeps on it
+    /// readable once. If nobody waits, the next wait that finds no completion ends at once, or the next `try_wait` says
+    /// not to sleep. Several calls count as one.
+    pub fn signal(&self) {
+        let (id, mut core) = (self.inner.id, self.domain().nic().lock());
+        self.inner.alarm.ring(&mut core, |awaited| match awaited {
+            Awaited::Completion(queue) | Awaited::Completions { queue, .. } => queue == id,
+            _ => false,
+        });
     }
 
     /// The domain it belongs to.
@@ -295,6 +332,10 @@ pub(crate) struct Stash {
 impl Stash {
     pub(crate) fn holds(&self, queue: QueueId) -> bool {
         self.queues.iter().any(|(id, _)| *id == queue)
+    }
+
+    pub(crate) fn count(&self, queue: QueueId) -> usize {
+        self.queues.iter().find(|(id, _)| *id == queue).map_or(0, |(_, completions)| completions.len())
     }
 
     fn push(&mut self, queue: QueueId, completion: Completion) {
