@@ -174,7 +174,7 @@ static OPERATIONS: fi_ops_domain = fi_ops_domain {
     endpoint: Some(crate::ep::open),
     scalable_ep: Some(crate::no::scalable_ep),
     cntr_open: Some(crate::cntr::open),
-    poll_open: Some(crate::no::poll_open),
+    poll_open: Some(crate::poll::open),
     stx_ctx: Some(crate::no::stx_ctx),
     srx_ctx: Some(crate::no::srx_ctx),
     query_atomic: Some(crate::atomic::query),
