@@ -314,7 +314,7 @@ impl HostMemory {
 
     /// Copies into an attached buffer that lies in one piece of host memory; false: it does not, or has no such place, and
     /// nothing was copied.
-    #[inline]
+    #[inline(always)]
     pub fn fill(&mut self, key: LocalKey, offset: u64, from: Segment<'_>) -> bool {
         let Some((_, buffer, _)) = self.attached(key) else { return false };
         let Some(segment) = buffer.segment() else { return false };

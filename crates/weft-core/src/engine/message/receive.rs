@@ -34,6 +34,7 @@ impl<M: Memory> Engine<M> {
         unexpected.is_empty() && posted.post(source, tag, ignore, item).is_ok()
     }
 
+    #[inline(never)]
     fn post_receive_anyhow(&mut self, now: Time, receive: &Receive) -> Result<(), PostError> {
         let id = receive.endpoint;
         let endpoint = self.endpoint(id).ok_or(PostError::NoSuchEndpoint)?;
