@@ -39,6 +39,11 @@ pub enum CompletionKind {
     FetchAtomic,
     /// A peer wrote, with immediate data.
     RemoteWrite,
+    /// A message without tag has come for a receive that takes no bytes: the claim's name is in
+    /// [`Completion::offset`].
+    Announced,
+    /// The same with tag.
+    TaggedAnnounced,
     /// A multi-receive buffer is given back without another message: the next one did not fit.
     BufferReleased,
 }
@@ -151,7 +156,8 @@ pub struct Completion {
     pub local: LocalKey,
     /// Of atomics with results: the buffer that holds them.
     pub results: LocalKey,
-    /// Of multi-receive: where in the buffer the message begins.
+    /// Of multi-receive: where in the buffer the message begins. Of an announced message: its
+    /// [`ClaimId`](crate::engine::ClaimId).
     pub offset: u64,
 }
 

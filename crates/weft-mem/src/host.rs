@@ -19,7 +19,7 @@ use crate::region::{Addressing, MemoryRegion, Region, RegisterError};
 use crate::segment::{DeviceSegment, Segment, SegmentMut, Sendable};
 use crate::shared::Shareable;
 use crate::staging::{Located, Staging, StagingCounters};
-use crate::{copy, crc};
+use crate::{copy, crc, guarded};
 
 const LOCAL_SLOT_MASK: u32 = (1 << LOCAL_SLOT_BITS) - 1;
 const NO_SLOT: u32 = u32::MAX;
@@ -354,7 +354,7 @@ impl HostMemory {
         if to.length != from.len() as u64 {
             return Err(Fault::OutOfBounds);
         }
-        if !found.place.is_host() && Known::pays(to.length) {
+        if !found.place.is_host() && !found.place.is_guarded() && Known::pays(to.length) {
             // SAFETY: as below.
             return unsafe {
                 self.staging_mut().write_through(found.located(from.len()), from.as_iovec().iov_base.cast())
@@ -369,7 +369,8 @@ impl HostMemory {
     pub(crate) fn readable(&self, of: Granted) -> Result<(*const u8, usize), Fault> {
         let found = self.resolve(of, Access::REMOTE_READ)?;
         let length = of.length as usize;
-        if found.place.is_host() {
+        // The system finds out by itself what is not mapped.
+        if found.place.is_host() || found.place.is_guarded() {
             return Ok((found.pointer, length));
         }
         let length = length.min(STAGE_OUT_AHEAD_BYTES);
@@ -391,7 +392,7 @@ impl HostMemory {
     pub(crate) fn writable(&mut self, of: Granted) -> Result<(*mut u8, usize), Fault> {
         let found = self.resolve(of, Access::REMOTE_WRITE)?;
         let length = of.length as usize;
-        if found.place.is_host() {
+        if found.place.is_host() || found.place.is_guarded() {
             return Ok((found.pointer, length));
         }
         self.staging_mut().claim(found.located(length))
@@ -400,6 +401,9 @@ impl HostMemory {
     /// So many bytes were written where [`HostMemory::writable`] said.
     pub(crate) fn written(&mut self, of: Granted, length: usize) -> Result<(), Fault> {
         let found = self.resolve(of, Access::REMOTE_WRITE)?;
+        if found.place.is_guarded() {
+            return self.staging_mut().step_aside(&found.located(of.length as usize), true);
+        }
         if !found.place.is_host() {
             let length = length.min(of.length as usize);
             // SAFETY: it is part of the piece that was claimed; neither `take` nor `deregister` lets go of memory before
@@ -415,6 +419,10 @@ impl HostMemory {
     /// `length` bytes can be read as `found` says, and written at `into`, which is a place of its own.
     #[inline]
     unsafe fn fetch_to(&self, found: Resolved, into: *mut u8, length: usize) -> Result<(), Fault> {
+        if found.place.is_guarded() {
+            // SAFETY: as the caller promised.
+            return unsafe { guarded::read(found.pointer, into, length) };
+        }
         if !found.place.is_host() {
             // SAFETY: as the caller promised.
             return unsafe { self.staging().read(found.located(length), into) };
@@ -430,6 +438,11 @@ impl HostMemory {
     /// `length` bytes can be written as `found` says, and read at `from`, which is another place.
     #[inline]
     unsafe fn store_from(&mut self, found: Resolved, from: *const u8, length: usize) -> Result<(), Fault> {
+        if found.place.is_guarded() {
+            self.staging_mut().step_aside(&found.located(length), true)?;
+            // SAFETY: as the caller promised.
+            return unsafe { guarded::write(found.pointer, from, length) };
+        }
         if !found.place.is_host() {
             // SAFETY: as the caller promised; neither `take` nor `deregister` lets go of memory before it is settled.
             return unsafe { self.staging_mut().write(found.located(length), from) };
@@ -599,7 +612,9 @@ impl HostMemory {
             let mut staging = self.staging();
             // SAFETY: `resolve` checked that `available` bytes are there; neither `take` nor `deregister` lets go of
             // memory that a copy is under way for.
-            let pointer = unsafe { staging.fetch(name, from, found.available - done, lasting)? };
+            let fetched = unsafe { staging.fetch(name, from, found.available - done, lasting) };
+            // What is not mapped is the peer's mistake, and no device's.
+            let pointer = fetched.map_err(|fault| if found.place.is_guarded() { Fault::OutOfBounds } else { fault })?;
             // SAFETY: `fetch` gives as many bytes, which stay while the lock is held.
             crc = unsafe { crc::crc32c_raw(crc, pointer, part) };
             done += part;
@@ -662,8 +677,10 @@ impl HostMemory {
             if !entry.access.contains(access) {
                 return Err(Fault::Forbidden);
             }
-            let pointer = entry.memory.range(offset, length)?;
-            return Ok(Resolved { pointer, available: entry.memory.length() - offset, place: entry.memory.place() });
+            let (pointer, place) = (entry.memory.range(offset, length)?, entry.memory.place());
+            // What lies behind a piece that need not be mapped is not read ahead.
+            let available = if place.is_guarded() { length } else { entry.memory.length() - offset };
+            return Ok(Resolved { pointer, available, place });
         }
         let slot = self.locals.get(granted.slot as usize).ok_or(Fault::UnknownKey)?;
         let buffer = match &slot.buffer {
@@ -767,7 +784,10 @@ impl Memory for HostMemory {
             return Err(Fault::OutOfBounds);
         }
         let values = Values { operands, compares, results };
-        if !found.place.is_host() {
+        if found.place.is_guarded() {
+            self.staging_mut().step_aside(&found.located(bytes), true)?;
+            guarded::make_writable(found.pointer, bytes)?;
+        } else if !found.place.is_host() {
             return self.atomic_of_device(found, bytes, operation, datatype, values);
         }
         // SAFETY: `resolve` checked that this many bytes are there and may be written; registered and attached memory

@@ -15,6 +15,7 @@ use weft_core::memory::{Access, Fault};
 
 use crate::copy;
 use crate::device::{Allocation, DeviceError, Kind, Place};
+use crate::guarded;
 use crate::known::Known;
 use crate::limits::PAGE_BYTES;
 use crate::shared::SharedMemory;
@@ -137,6 +138,22 @@ impl MemoryRegion {
     #[must_use]
     pub unsafe fn from_raw_read_only(pointer: *const u8, length: usize) -> MemoryRegion {
         MemoryRegion::new(pointer.cast_mut(), length, false, Backing::Raw)
+    }
+
+    /// Memory of the caller that need not be mapped, now or later; it can be the whole address space. If all of it is mapped
+    /// now it is memory like that of [`MemoryRegion::from_raw`]. Otherwise peers' accesses go through the system, page by
+    /// page ([`Place::GUARDED`]): those to what is not mapped, or not for writing, are refused as those outside of a region
+    /// are. That takes a system call for each packet, and atomics have to be told apart from it: pages that are unmapped, or
+    /// made read only, *while* an atomic is done on them end the process.
+    ///
+    /// # Safety
+    /// As [`MemoryRegion::from_raw`], but only if all of it is mapped now. Otherwise no reference of Rust to what is mapped
+    /// of it may be in use while a peer or a handle writes there, nor may anything be that peers can break by writing.
+    #[must_use]
+    pub unsafe fn from_raw_unmapped(pointer: *mut u8, length: usize, writable: bool) -> MemoryRegion {
+        let place = if guarded::is_mapped(pointer, length) { Place::HOST } else { Place::GUARDED };
+        let inner = Inner { pointer, length, writable, place, backing: Backing::Raw, known: Known::new() };
+        MemoryRegion { inner: Arc::new(inner) }
     }
 
     /// Zeroed memory of a device; of the host if that is the place.

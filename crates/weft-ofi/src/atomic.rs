@@ -1,13 +1,12 @@
 //! Atomics on remote memory.
 //!
-//! The NIC takes one buffer for an atomic: room for the results first, then compare values, then operands. Here they are
-//! pieces of the caller's memory, put one behind the other without a copy.
+//! Operands and compare values are copied by the call; results go straight into the caller's memory.
 
 use std::ffi::{c_int, c_void};
 
 use weft::raw::{
     AtomicCall, AtomicClass, AtomicOperation, Buffer, Command, CommandFlags, Datatype, DeferredId, DeferredWork,
-    Operation, atomic_count_max,
+    Operation, RemoteRange, atomic_count_max, post_atomic_vector,
 };
 
 use crate::abi::*;
@@ -15,7 +14,7 @@ use crate::domain::Domain;
 use crate::ep::{Endpoint, Live};
 use crate::guard::{self, Result};
 use crate::handle;
-use crate::limits::LOCAL_PIECES_MAX;
+use crate::limits::{LOCAL_PIECES_MAX, REMOTE_PIECES_MAX};
 use crate::operation::{self, Call, Local, When};
 
 pub(crate) static OPERATIONS: fi_ops_atomic = fi_ops_atomic {
@@ -138,7 +137,7 @@ impl Elements {
 }
 
 /// An atomic as a call asks for it.
-struct Atomic {
+struct Atomic<'a> {
     class: AtomicClass,
     datatype: u32,
     operation: u32,
@@ -146,52 +145,73 @@ struct Atomic {
     compares: Option<Elements>,
     results: Option<Elements>,
     peer: fi_addr_t,
-    address: u64,
-    key: u64,
+    remote: &'a [fi_rma_ioc],
     context: *mut c_void,
     flags: u64,
 }
 
-impl Atomic {
-    /// The command and its buffer.
-    ///
+/// What the NIC takes.
+struct Prepared {
+    command: Command,
+    operands: Option<Buffer>,
+    compares: Option<Buffer>,
+    results: Option<Buffer>,
+    ranges: [RemoteRange; REMOTE_PIECES_MAX],
+    count: usize,
+}
+
+/// The pieces of elements as one buffer. Work that is deferred puts all buffers of an atomic in one list, which has to be
+/// writable as a whole; only results are written.
+///
+/// # Safety
+/// The pieces are C's, as the interface describes them.
+unsafe fn buffer_of(elements: Elements, bytes: usize) -> Result<Buffer> {
+    if let Elements::One { pointer, count, descriptor } = elements {
+        let length = count.checked_mul(bytes).ok_or(-FI_EINVAL)?;
+        return Local::One { pointer, length, descriptor }.buffer(true);
+    }
+    let mut parts: Vec<Buffer> = Vec::new();
+    // SAFETY: as the caller says.
+    unsafe {
+        elements.for_each(bytes, |pointer, length, descriptor| {
+            parts.push(Local::One { pointer, length, descriptor }.buffer(true)?);
+            Ok(())
+        })?;
+    }
+    Ok(if parts.len() == 1 { parts.swap_remove(0) } else { Buffer::from(parts) })
+}
+
+impl Atomic<'_> {
     /// # Safety
     /// The pieces are C's, as the interface describes them.
-    unsafe fn prepare(&self, live: &Live) -> Result<(Command, Buffer)> {
+    unsafe fn prepare(&self, live: &Live) -> Result<Prepared> {
         let (operation, datatype, most) = possible(self.datatype, self.operation, self.class)?;
         let bytes = datatype.bytes();
-        let mut parts: Vec<Buffer> = Vec::with_capacity(3);
-        let (mut in_results, mut in_compares, mut in_operands) = (0, 0, 0);
-        let mut add = |elements: Elements, sum: &mut usize, writable: bool| {
-            // SAFETY: as the caller says.
-            unsafe {
-                elements.for_each(bytes, |pointer, length, descriptor| {
-                    *sum += length;
-                    let local = Local::One { pointer, length, descriptor };
-                    parts.push(local.buffer(writable)?);
-                    Ok(())
-                })
-            }
-        };
-        if let Some(results) = self.results {
-            add(results, &mut in_results, true)?;
-        }
-        if let Some(compares) = self.compares {
-            add(compares, &mut in_compares, true)?;
-        }
-        let reads = operation == AtomicOperation::Read;
         // What only reads has no operands; how many elements it wants, its results say.
-        if !reads {
-            add(self.operands, &mut in_operands, true)?;
+        let operands = if operation == AtomicOperation::Read { None } else { Some(self.operands) };
+        // SAFETY: as the caller says.
+        let buffer =
+            |elements: Option<Elements>| elements.map(|elements| unsafe { buffer_of(elements, bytes) }).transpose();
+        let (operands, compares, results) = (buffer(operands)?, buffer(self.compares)?, buffer(self.results)?);
+        let total = operands.as_ref().or(results.as_ref()).map_or(0, Buffer::len);
+        let other = |buffer: &Option<Buffer>| buffer.as_ref().is_some_and(|buffer| buffer.len() != total);
+        if total == 0 || other(&compares) || other(&results) {
+            return Err(-FI_EINVAL);
         }
-        let total = if reads { in_results } else { in_operands };
+        if self.remote.is_empty() || self.remote.len() > REMOTE_PIECES_MAX {
+            return Err(-FI_EINVAL);
+        }
+        let mut ranges = [RemoteRange::default(); REMOTE_PIECES_MAX];
+        let mut reached = 0u64;
+        for (range, remote) in ranges.iter_mut().zip(self.remote) {
+            let length = remote.count.checked_mul(bytes).ok_or(-FI_EINVAL)? as u64;
+            reached = reached.checked_add(length).ok_or(-FI_EINVAL)?;
+            *range = RemoteRange { address: remote.addr, key: remote.key, length };
+        }
+        if reached != total as u64 {
+            return Err(-FI_EINVAL);
+        }
         let count = total / bytes;
-        if count == 0 || (self.results.is_some() && in_results != total) {
-            return Err(-FI_EINVAL);
-        }
-        if self.compares.is_some() && in_compares != total {
-            return Err(-FI_EINVAL);
-        }
         if count > most {
             return Err(-FI_EMSGSIZE);
         }
@@ -210,14 +230,10 @@ impl Atomic {
         let silent = live.is_silent(self.flags);
         let mut command = operation::command(live, does, live.peer(self.peer)?, &call, silent);
         command.atomic = AtomicCall::new(operation, datatype, count as u16);
-        (command.address, command.key) = (self.address, self.key);
-        command.offset = in_results as u64;
-        command.length = (in_compares + in_operands) as u32;
-        let buffer = match parts.len() {
-            1 => parts.swap_remove(0),
-            _ => Buffer::from(parts),
-        };
-        Ok((command, buffer))
+        let [first, ..] = ranges;
+        (command.address, command.key) = (first.address, first.key);
+        live.order.apply(&mut command);
+        Ok(Prepared { command, operands, compares, results, ranges, count: self.remote.len() })
     }
 
     /// # Safety
@@ -225,72 +241,110 @@ impl Atomic {
     unsafe fn post(&self, endpoint: &Endpoint) -> Result<usize> {
         let live = endpoint.live_transmit()?;
         // SAFETY: as the caller says.
-        let (command, buffer) = unsafe { self.prepare(live)? };
+        let prepared = unsafe { self.prepare(live)? };
         if self.flags & FI_TRIGGER != 0 {
             // SAFETY: with this flag the interface asks for a context that says when.
             let when = unsafe { crate::trigger::when(self.context)? };
-            let work = DeferredWork::Post { endpoint: live.endpoint.clone(), command, buffer: Some(buffer) };
-            return operation::defer_in(live.endpoint.domain(), work, when).map(|_| 0);
+            return prepared.defer(live, when).map(|_| 0);
         }
-        let buffer = if self.flags & FI_INJECT != 0 { copied(buffer)? } else { buffer };
-        operation::posted(live, weft::raw::post(&live.endpoint, &command, Some(buffer)))
-    }
-
-    /// # Safety
-    /// As [`Atomic::prepare`].
-    unsafe fn post_message(
-        endpoint: &Endpoint,
-        class: AtomicClass,
-        message: *const fi_msg_atomic,
-        compares: Option<Elements>,
-        results: Option<Elements>,
-        flags: u64,
-    ) -> Result<usize> {
-        // SAFETY: as the caller says.
-        unsafe {
-            let message = message.as_ref().ok_or(-FI_EINVAL)?;
-            Atomic::of_message(endpoint, class, message, compares, results, flags)?.post(endpoint)
-        }
-    }
-
-    /// # Safety
-    /// As [`Atomic::prepare`].
-    unsafe fn of_message(
-        endpoint: &Endpoint,
-        class: AtomicClass,
-        message: &fi_msg_atomic,
-        compares: Option<Elements>,
-        results: Option<Elements>,
-        flags: u64,
-    ) -> Result<Atomic> {
-        let flags = endpoint.transmit_flags_with(flags)?;
-        if message.rma_iov_count != 1 || message.rma_iov.is_null() {
-            return Err(-FI_EINVAL);
-        }
-        // SAFETY: there is one.
-        let remote = unsafe { *message.rma_iov };
-        let operands = Elements::Many { pieces: message.msg_iov, descriptors: message.desc, count: message.iov_count };
-        Ok(Atomic {
-            class,
-            datatype: message.datatype,
-            operation: message.op,
-            operands,
-            compares,
-            results,
-            peer: message.addr,
-            address: remote.addr,
-            key: remote.key,
-            context: message.context,
-            flags,
-        })
+        prepared.post(live)
     }
 }
 
-/// The bytes of a buffer, so that the caller's memory is free.
-fn copied(buffer: Buffer) -> Result<Buffer> {
-    let mut bytes = vec![0; buffer.len()];
-    buffer.read(0, &mut bytes).map_err(|_| -FI_EFAULT)?;
-    Ok(Buffer::from(bytes))
+impl Prepared {
+    fn post(self, live: &Live) -> Result<usize> {
+        let ranges = self.ranges.get(..self.count).unwrap_or_default();
+        let (operands, compares) = (self.operands.as_ref(), self.compares.as_ref());
+        let posted = post_atomic_vector(&live.endpoint, &self.command, operands, compares, self.results, ranges);
+        operation::posted(live, posted)
+    }
+
+    /// The NIC's work queue takes one buffer: room for the results first, then compare values, then operands.
+    fn defer(self, live: &Live, when: When<'_>) -> Result<DeferredId> {
+        if self.count != 1 {
+            return Err(-FI_EINVAL);
+        }
+        let mut command = self.command;
+        command.offset = self.results.as_ref().map_or(0, Buffer::len) as u64;
+        let sent = [&self.compares, &self.operands].into_iter().flatten().map(Buffer::len).sum::<usize>();
+        command.length = sent as u32;
+        let parts: Vec<Buffer> = [self.results, self.compares, self.operands].into_iter().flatten().collect();
+        let buffer = Some(Buffer::from(parts));
+        let work = DeferredWork::Post { endpoint: live.endpoint.clone(), command, buffer };
+        operation::defer_in(live.endpoint.domain(), work, when)
+    }
+}
+
+/// Elements of all pieces.
+///
+/// # Safety
+/// They are C's, as the interface describes them.
+unsafe fn total(pieces: *const fi_ioc, count: usize) -> Result<usize> {
+    let mut sum = 0usize;
+    // SAFETY: as the caller says.
+    unsafe {
+        Elements::Many { pieces, descriptors: std::ptr::null(), count }.for_each(1, |_, elements, _| {
+            sum = sum.checked_add(elements).ok_or(-FI_EINVAL)?;
+            Ok(())
+        })?;
+    }
+    Ok(sum)
+}
+
+/// The remote ranges of a message.
+///
+/// # Safety
+/// They are C's, as the interface describes them.
+unsafe fn remote_of(message: &fi_msg_atomic) -> Result<&[fi_rma_ioc]> {
+    let count = message.rma_iov_count;
+    if count == 0 || count > REMOTE_PIECES_MAX || message.rma_iov.is_null() {
+        return Err(-FI_EINVAL);
+    }
+    // SAFETY: as the caller says.
+    Ok(unsafe { std::slice::from_raw_parts(message.rma_iov, count) })
+}
+
+/// # Safety
+/// The structures are C's, as the interface describes them.
+unsafe fn of_message<'a>(
+    endpoint: &Endpoint,
+    class: AtomicClass,
+    message: &'a fi_msg_atomic,
+    compares: Option<Elements>,
+    results: Option<Elements>,
+    flags: u64,
+) -> Result<Atomic<'a>> {
+    let flags = endpoint.transmit_flags_with(flags)?;
+    Ok(Atomic {
+        class,
+        datatype: message.datatype,
+        operation: message.op,
+        operands: Elements::Many { pieces: message.msg_iov, descriptors: message.desc, count: message.iov_count },
+        compares,
+        results,
+        peer: message.addr,
+        // SAFETY: as the caller says.
+        remote: unsafe { remote_of(message)? },
+        context: message.context,
+        flags,
+    })
+}
+
+/// # Safety
+/// As [`of_message`].
+unsafe fn post_message(
+    endpoint: &Endpoint,
+    class: AtomicClass,
+    message: *const fi_msg_atomic,
+    compares: Option<Elements>,
+    results: Option<Elements>,
+    flags: u64,
+) -> Result<usize> {
+    // SAFETY: as the caller says.
+    unsafe {
+        let message = message.as_ref().ok_or(-FI_EINVAL)?;
+        of_message(endpoint, class, message, compares, results, flags)?.post(endpoint)
+    }
 }
 
 /// An atomic of the work queue.
@@ -319,11 +373,7 @@ pub(crate) unsafe fn later(
     });
     let live = endpoint.live_transmit()?;
     // SAFETY: as the caller says.
-    let (mut command, buffer) =
-        unsafe { Atomic::of_message(endpoint, class, message, compares, results, flags)?.prepare(live)? };
-    command.flags = command.flags.without(CommandFlags::MORE);
-    let work = DeferredWork::Post { endpoint: live.endpoint.clone(), command, buffer: Some(buffer) };
-    operation::defer_in(live.endpoint.domain(), work, when)
+    unsafe { of_message(endpoint, class, message, compares, results, flags)?.prepare(live)?.defer(live, when) }
 }
 
 unsafe extern "C" fn write(
@@ -342,10 +392,10 @@ unsafe extern "C" fn write(
         // SAFETY: what C gives to a function of an endpoint's table.
         let endpoint = unsafe { handle::of::<Endpoint>(ep)? };
         let operands = Elements::One { pointer: pointer.cast_mut(), count, descriptor };
+        let remote = &[fi_rma_ioc { addr: address, count, key }];
         let (class, flags) = (AtomicClass::Plain, endpoint.transmit_flags());
         let (compares, results) = (None, None);
-        let atomic =
-            Atomic { class, datatype, operation, operands, compares, results, peer, address, key, context, flags };
+        let atomic = Atomic { class, datatype, operation, operands, compares, results, peer, remote, context, flags };
         // SAFETY: as the caller of the interface promises.
         unsafe { atomic.post(endpoint) }
     })
@@ -367,10 +417,11 @@ unsafe extern "C" fn write_pieces(
         // SAFETY: what C gives to a function of an endpoint's table.
         let endpoint = unsafe { handle::of::<Endpoint>(ep)? };
         let operands = Elements::Many { pieces, descriptors, count };
+        // SAFETY: as the caller of the interface promises.
+        let remote = &[fi_rma_ioc { addr: address, count: unsafe { total(pieces, count)? }, key }];
         let (class, flags) = (AtomicClass::Plain, endpoint.transmit_flags());
         let (compares, results) = (None, None);
-        let atomic =
-            Atomic { class, datatype, operation, operands, compares, results, peer, address, key, context, flags };
+        let atomic = Atomic { class, datatype, operation, operands, compares, results, peer, remote, context, flags };
         // SAFETY: as the caller of the interface promises.
         unsafe { atomic.post(endpoint) }
     })
@@ -381,7 +432,7 @@ unsafe extern "C" fn write_message(ep: *mut fid_ep, message: *const fi_msg_atomi
         // SAFETY: what C gives to a function of an endpoint's table.
         unsafe {
             let endpoint = handle::of::<Endpoint>(ep)?;
-            Atomic::post_message(endpoint, AtomicClass::Plain, message, None, None, flags)
+            post_message(endpoint, AtomicClass::Plain, message, None, None, flags)
         }
     })
 }
@@ -400,24 +451,15 @@ unsafe extern "C" fn inject(
         // SAFETY: what C gives to a function of an endpoint's table.
         let endpoint = unsafe { handle::of::<Endpoint>(ep)? };
         let live = endpoint.live_transmit()?;
-        let descriptor = std::ptr::null_mut();
-        let atomic = Atomic {
-            class: AtomicClass::Plain,
-            datatype,
-            operation,
-            operands: Elements::One { pointer: pointer.cast_mut(), count, descriptor },
-            compares: None,
-            results: None,
-            peer,
-            address,
-            key,
-            context: std::ptr::null_mut(),
-            flags: 0,
-        };
+        let (descriptor, context) = (std::ptr::null_mut(), std::ptr::null_mut());
+        let operands = Elements::One { pointer: pointer.cast_mut(), count, descriptor };
+        let remote = &[fi_rma_ioc { addr: address, count, key }];
+        let (class, compares, results, flags) = (AtomicClass::Plain, None, None, 0);
+        let atomic = Atomic { class, datatype, operation, operands, compares, results, peer, remote, context, flags };
         // SAFETY: as the caller of the interface promises.
-        let (mut command, buffer) = unsafe { atomic.prepare(live)? };
-        command.flags = command.flags | CommandFlags::SILENT;
-        operation::posted(live, weft::raw::post(&live.endpoint, &command, Some(copied(buffer)?)))
+        let mut prepared = unsafe { atomic.prepare(live)? };
+        prepared.command.flags = prepared.command.flags | CommandFlags::SILENT;
+        prepared.post(live)
     })
 }
 
@@ -439,10 +481,10 @@ unsafe extern "C" fn fetch(
         // SAFETY: what C gives to a function of an endpoint's table.
         let endpoint = unsafe { handle::of::<Endpoint>(ep)? };
         let operands = Elements::One { pointer: pointer.cast_mut(), count, descriptor };
+        let remote = &[fi_rma_ioc { addr: address, count, key }];
         let results = Some(Elements::One { pointer: result, count, descriptor: result_descriptor });
         let (class, compares, flags) = (AtomicClass::Fetch, None, endpoint.transmit_flags() & !FI_INJECT);
-        let atomic =
-            Atomic { class, datatype, operation, operands, compares, results, peer, address, key, context, flags };
+        let atomic = Atomic { class, datatype, operation, operands, compares, results, peer, remote, context, flags };
         // SAFETY: as the caller of the interface promises.
         unsafe { atomic.post(endpoint) }
     })
@@ -467,10 +509,11 @@ unsafe extern "C" fn fetch_pieces(
         // SAFETY: what C gives to a function of an endpoint's table.
         let endpoint = unsafe { handle::of::<Endpoint>(ep)? };
         let operands = Elements::Many { pieces, descriptors, count };
+        // SAFETY: as the caller of the interface promises.
+        let remote = &[fi_rma_ioc { addr: address, count: unsafe { total(pieces, count)? }, key }];
         let results = Some(Elements::Many { pieces: result, descriptors: result_descriptors, count: result_count });
         let (class, compares, flags) = (AtomicClass::Fetch, None, endpoint.transmit_flags() & !FI_INJECT);
-        let atomic =
-            Atomic { class, datatype, operation, operands, compares, results, peer, address, key, context, flags };
+        let atomic = Atomic { class, datatype, operation, operands, compares, results, peer, remote, context, flags };
         // SAFETY: as the caller of the interface promises.
         unsafe { atomic.post(endpoint) }
     })
@@ -489,7 +532,7 @@ unsafe extern "C" fn fetch_message(
         // SAFETY: what C gives to a function of an endpoint's table.
         unsafe {
             let endpoint = handle::of::<Endpoint>(ep)?;
-            Atomic::post_message(endpoint, AtomicClass::Fetch, message, None, results, flags & !FI_INJECT)
+            post_message(endpoint, AtomicClass::Fetch, message, None, results, flags & !FI_INJECT)
         }
     })
 }
@@ -514,11 +557,11 @@ unsafe extern "C" fn compare(
         // SAFETY: what C gives to a function of an endpoint's table.
         let endpoint = unsafe { handle::of::<Endpoint>(ep)? };
         let operands = Elements::One { pointer: pointer.cast_mut(), count, descriptor };
+        let remote = &[fi_rma_ioc { addr: address, count, key }];
         let compares = Some(Elements::One { pointer: compare.cast_mut(), count, descriptor: compare_descriptor });
         let results = Some(Elements::One { pointer: result, count, descriptor: result_descriptor });
         let (class, flags) = (AtomicClass::Compare, endpoint.transmit_flags() & !FI_INJECT);
-        let atomic =
-            Atomic { class, datatype, operation, operands, compares, results, peer, address, key, context, flags };
+        let atomic = Atomic { class, datatype, operation, operands, compares, results, peer, remote, context, flags };
         // SAFETY: as the caller of the interface promises.
         unsafe { atomic.post(endpoint) }
     })
@@ -546,11 +589,12 @@ unsafe extern "C" fn compare_pieces(
         // SAFETY: what C gives to a function of an endpoint's table.
         let endpoint = unsafe { handle::of::<Endpoint>(ep)? };
         let operands = Elements::Many { pieces, descriptors, count };
+        // SAFETY: as the caller of the interface promises.
+        let remote = &[fi_rma_ioc { addr: address, count: unsafe { total(pieces, count)? }, key }];
         let compares = Some(Elements::Many { pieces: compare, descriptors: compare_descriptors, count: compare_count });
         let results = Some(Elements::Many { pieces: result, descriptors: result_descriptors, count: result_count });
         let (class, flags) = (AtomicClass::Compare, endpoint.transmit_flags() & !FI_INJECT);
-        let atomic =
-            Atomic { class, datatype, operation, operands, compares, results, peer, address, key, context, flags };
+        let atomic = Atomic { class, datatype, operation, operands, compares, results, peer, remote, context, flags };
         // SAFETY: as the caller of the interface promises.
         unsafe { atomic.post(endpoint) }
     })
@@ -573,7 +617,7 @@ unsafe extern "C" fn compare_message(
         // SAFETY: what C gives to a function of an endpoint's table.
         unsafe {
             let endpoint = handle::of::<Endpoint>(ep)?;
-            Atomic::post_message(endpoint, AtomicClass::Compare, message, compares, results, flags & !FI_INJECT)
+            post_message(endpoint, AtomicClass::Compare, message, compares, results, flags & !FI_INJECT)
         }
     })
 }

@@ -151,6 +151,8 @@ impl Queue {
             CompletionKind::FetchAtomic => FI_READ | FI_ATOMIC,
             CompletionKind::RemoteWrite => FI_REMOTE_WRITE | FI_RMA,
             CompletionKind::BufferReleased => FI_RECV | FI_MSG,
+            CompletionKind::Announced => FI_RECV | FI_MSG | FI_CLAIM,
+            CompletionKind::TaggedAnnounced => FI_RECV | FI_TAGGED | FI_CLAIM,
         };
         let mut context = completion.context;
         let mut buffer = 0;

@@ -20,6 +20,7 @@ use crate::handle::{self, Noun};
 use crate::info::Attributes;
 use crate::limits::CONNECTION_DATA_MAX_BYTES;
 use crate::log;
+use crate::order::Order;
 
 /// What a handle of an endpoint stands for. Aliases are handles of their own, with other flags.
 pub(crate) struct Endpoint {
@@ -94,6 +95,7 @@ pub(crate) struct Live {
     selective_receive: bool,
     /// Receives name the source that they want.
     pub(crate) directed: bool,
+    pub(crate) order: Order,
     pub(crate) receive_queue: Option<Arc<Queue>>,
 }
 
@@ -246,6 +248,7 @@ impl Endpoint {
             selective_transmit: bound.transmit_queue.as_ref().is_some_and(|(_, selective)| *selective),
             selective_receive: bound.receive_queue.as_ref().is_some_and(|(_, selective)| *selective),
             directed: shared.attributes.caps & FI_DIRECTED_RECV != 0,
+            order: Order::new(shared.attributes.message_order),
             receive_queue: bound.receive_queue.as_ref().map(|(queue, _)| queue.clone()),
         };
         // Another thread that was first has enabled it as well.

@@ -26,6 +26,7 @@ mod mr;
 mod msg;
 mod no;
 mod operation;
+mod order;
 mod parameters;
 mod pep;
 mod receive;

@@ -93,14 +93,19 @@ impl Local {
     }
 
     /// The bytes, copied one behind the other; for what is injected.
-    pub(crate) fn copy(self, into: &mut Vec<u8>) -> Result {
+    fn copy(self) -> Result<Vec<u8>> {
         let length = self.length()?;
         if length > INJECT_MAX_BYTES {
             return Err(-FI_EMSGSIZE);
         }
-        into.clear();
-        into.resize(length, 0);
-        self.buffer(false)?.read(0, into).map_err(|_| -FI_EFAULT)
+        let mut bytes = vec![0; length];
+        self.buffer(false)?.read(0, &mut bytes).map_err(|_| -FI_EFAULT)?;
+        Ok(bytes)
+    }
+
+    /// A buffer with a copy of the bytes.
+    pub(crate) fn copied(self) -> Result<Buffer> {
+        self.copy().map(Buffer::from)
     }
 }
 
@@ -185,6 +190,7 @@ pub(crate) fn transmit(
     if call.flags & (FI_INJECT | FI_TRIGGER) != 0 {
         return transmit_special(live, command, call);
     }
+    live.order.apply(&mut command);
     let buffer = call.local.buffer(operation == Operation::Read)?;
     command.length = u32::try_from(buffer.len()).map_err(|_| -FI_EMSGSIZE)?;
     posted(live, weft::raw::post_lent(&live.endpoint, &command, buffer))
@@ -197,20 +203,17 @@ fn transmit_special(live: &Live, mut command: Command, call: &Call) -> Result<us
         let when = unsafe { crate::trigger::when(call.context)? };
         return transmit_later(live, command, call, when).map(|_| 0);
     }
-    let mut bytes = Vec::new();
-    call.local.copy(&mut bytes)?;
+    let bytes = call.local.copy()?;
     command.length = bytes.len() as u32;
+    live.order.apply(&mut command);
     posted(live, weft::raw::post_copy(&live.endpoint, &command, &bytes))
 }
 
 /// Posts a command when its time comes; gives its name.
 pub(crate) fn transmit_later(live: &Live, mut command: Command, call: &Call, when: When<'_>) -> Result<DeferredId> {
-    let buffer = if call.flags & FI_INJECT != 0 {
-        let mut bytes = Vec::new();
-        call.local.copy(&mut bytes)?;
-        Buffer::from(bytes)
-    } else {
-        call.local.buffer(command.operation == Operation::Read)?
+    let buffer = match call.flags & FI_INJECT != 0 {
+        true => call.local.copied()?,
+        false => call.local.buffer(command.operation == Operation::Read)?,
     };
     command.length = u32::try_from(buffer.len()).map_err(|_| -FI_EMSGSIZE)?;
     let work = DeferredWork::Post { endpoint: live.endpoint.clone(), command, buffer: Some(buffer) };
@@ -262,6 +265,7 @@ pub(crate) fn inject(
     command.flags = CommandFlags::SILENT;
     fill(&mut command);
     command.length = length as u32;
+    live.order.apply(&mut command);
     // SAFETY: the caller of the interface gives that many bytes, for the time of the call.
     let bytes = if length == 0 { &[] } else { unsafe { std::slice::from_raw_parts(pointer.cast::<u8>(), length) } };
     posted(live, weft::raw::post_copy(&live.endpoint, &command, bytes))

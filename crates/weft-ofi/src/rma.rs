@@ -3,12 +3,13 @@
 use std::ffi::c_void;
 
 use libc::iovec;
-use weft::raw::{Command, DeferredId, Operation};
+use weft::raw::{Command, DeferredId, Operation, RemoteRange};
 
 use crate::abi::*;
 use crate::ep::Endpoint;
 use crate::guard::{self, Result};
 use crate::handle;
+use crate::limits::REMOTE_PIECES_MAX;
 use crate::operation::{self, Call, Local, When};
 
 pub(crate) static OPERATIONS: fi_ops_rma = fi_ops_rma {
@@ -29,20 +30,22 @@ fn transmit(endpoint: &Endpoint, operation: Operation, call: &Call, address: u64
     operation::transmit(endpoint, operation, call, |command| (command.address, command.key) = (address, key))
 }
 
-/// The call of a message structure, and its remote range.
+/// The call of a message structure, and its remote ranges.
 ///
 /// # Safety
 /// What the structure points to is C's, as the interface describes it.
-unsafe fn call_of(endpoint: &Endpoint, message: &fi_msg_rma, flags: u64) -> Result<(Call, fi_rma_iov)> {
+unsafe fn call_of<'a>(endpoint: &Endpoint, message: &'a fi_msg_rma, flags: u64) -> Result<(Call, &'a [fi_rma_iov])> {
     let flags = endpoint.transmit_flags_with(flags)?;
     let local = Local::Many { pieces: message.msg_iov, descriptors: message.desc, count: message.iov_count };
     let (peer, data, context) = (message.addr, message.data, message.context);
-    if message.rma_iov_count != 1 || message.rma_iov.is_null() {
+    let count = message.rma_iov_count;
+    if count == 0 || count > REMOTE_PIECES_MAX || message.rma_iov.is_null() {
         return Err(-FI_EINVAL);
     }
-    // SAFETY: there is one.
-    let remote = unsafe { *message.rma_iov };
-    if remote.len != local.length()? {
+    // SAFETY: as the caller says.
+    let remote = unsafe { std::slice::from_raw_parts(message.rma_iov, count) };
+    let reached = remote.iter().try_fold(0usize, |sum, range| sum.checked_add(range.len));
+    if reached != Some(local.length()?) {
         return Err(-FI_EINVAL);
     }
     Ok((Call { local, peer, data, context, flags }, remote))
@@ -53,7 +56,29 @@ unsafe fn call_of(endpoint: &Endpoint, message: &fi_msg_rma, flags: u64) -> Resu
 unsafe fn message(endpoint: &Endpoint, operation: Operation, message: *const fi_msg_rma, flags: u64) -> Result<usize> {
     // SAFETY: as the caller says.
     let (call, remote) = unsafe { call_of(endpoint, message.as_ref().ok_or(-FI_EINVAL)?, flags)? };
-    transmit(endpoint, operation, &call, remote.addr, remote.key)
+    match remote {
+        [only] => transmit(endpoint, operation, &call, only.addr, only.key),
+        several => vector(endpoint, operation, &call, several),
+    }
+}
+
+/// One operation on several ranges of the peer's memory.
+fn vector(endpoint: &Endpoint, operation: Operation, call: &Call, remote: &[fi_rma_iov]) -> Result<usize> {
+    if call.flags & FI_TRIGGER != 0 {
+        return Err(-FI_EINVAL);
+    }
+    let live = endpoint.live_transmit()?;
+    let silent = live.is_silent(call.flags);
+    let mut command = operation::command(live, operation, live.peer(call.peer)?, call, silent);
+    let buffer = match call.flags & FI_INJECT != 0 {
+        true => call.local.copied()?,
+        false => call.local.buffer(operation == Operation::Read)?,
+    };
+    command.length = u32::try_from(buffer.len()).map_err(|_| -FI_EMSGSIZE)?;
+    live.order.apply(&mut command);
+    let range = |range: &fi_rma_iov| RemoteRange { address: range.addr, key: range.key, length: range.len as u64 };
+    let ranges: Vec<RemoteRange> = remote.iter().map(range).collect();
+    operation::posted(live, weft::raw::post_vector(&live.endpoint, &command, buffer, &ranges))
 }
 
 /// As [`message`], for later.
@@ -69,6 +94,7 @@ pub(crate) unsafe fn message_when(
 ) -> Result<DeferredId> {
     // SAFETY: as the caller says.
     let (call, remote) = unsafe { call_of(endpoint, message, flags)? };
+    let [remote] = remote else { return Err(-FI_EINVAL) };
     let fill = |command: &mut Command| (command.address, command.key) = (remote.addr, remote.key);
     operation::transmit_when(endpoint, operation, &call, fill, when)
 }

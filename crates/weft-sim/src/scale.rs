@@ -137,6 +137,7 @@ impl End {
             ignore: 0,
             multi: None,
             silent: false,
+            announce: false,
             context: u64::MAX,
             counter: None,
         };

@@ -15,7 +15,7 @@ use weft_mem::lock::Guard;
 
 use crate::atomic::Element;
 use crate::domain::Domain;
-use crate::driver::{Awaited, Core, Progress, Waiter};
+use crate::driver::{Alarm, Awaited, Core, Progress, Waiter};
 use crate::error::{Error, Result};
 use crate::raw::Ended;
 
@@ -45,13 +45,15 @@ pub struct CompletionQueue {
 struct Inner {
     id: QueueId,
     waiter: Waiter,
+    alarm: Alarm,
     domain: Domain,
 }
 
 impl CompletionQueue {
     pub(crate) fn open(domain: &Domain, capacity: usize) -> CompletionQueue {
         let id = domain.nic().lock().engine.open_queue(capacity);
-        CompletionQueue { inner: Arc::new(Inner { id, waiter: Waiter::default(), domain: domain.clone() }) }
+        let (waiter, alarm) = (Waiter::default(), Alarm::default());
+        CompletionQueue { inner: Arc::new(Inner { id, waiter, alarm, domain: domain.clone() }) }
     }
 
     /// The oldest completion, if there is one.
@@ -111,16 +113,17 @@ impl CompletionQueue {
     }
 
     /// The oldest completion; sleeps until there is one, for `timeout` at most (`None`: for ever). Nothing: the time has
-    /// passed.
+    /// passed, or [`signal`](CompletionQueue::signal) ended it.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<Option<Completion>> {
         let awaited = Awaited::Completion(self.inner.id);
-        self.inner.waiter.wait(self.domain().nic(), awaited, timeout, || self.read())
+        self.inner.waiter.wait(self.domain().nic(), awaited, Some(&self.inner.alarm), timeout, || self.read())
     }
 
-    /// Sleeps until there is a completion to read, for `timeout` at most (`None`: for ever). False: the time has passed.
+    /// Sleeps until there is a completion to read, for `timeout` at most (`None`: for ever). False: the time has passed, or
+    /// [`signal`](CompletionQueue::signal) ended it.
     pub fn wait_ready(&self, timeout: Option<Duration>) -> Result<bool> {
         let (nic, awaited) = (self.domain().nic(), Awaited::Completion(self.inner.id));
-        let ready = self.inner.waiter.wait(nic, awaited, timeout, || {
+        let ready = self.inner.waiter.wait(nic, awaited, Some(&self.inner.alarm), timeout, || {
             let core = self.lock_with_completions();
             if core.is_ready(awaited) { Ok(Some(())) } else { core.check().map(|()| None) }
         });
@@ -136,9 +139,17 @@ impl CompletionQueue {
         self.inner.waiter.descriptor(self.domain().nic())
     }
 
-    /// Makes ready for sleep on the descriptor. False: there are completions, do not sleep.
+    /// Makes ready for sleep on the descriptor. False: there are completions or was a signal, do not sleep.
     pub fn try_wait(&self) -> Result<bool> {
-        self.inner.waiter.try_wait(self.domain().nic(), Awaited::Completion(self.inner.id))
+        self.inner.waiter.try_wait(self.domain().nic(), Awaited::Completion(self.inner.id), &self.inner.alarm)
+    }
+
+    /// Ends a [`wait`](CompletionQueue::wait) of another thread early, and makes the descriptor of who sleeps on it
+    /// readable once. If nobody waits, the next wait that finds no completion ends at once, or the next `try_wait` says
+    /// not to sleep. Several calls count as one.
+    pub fn signal(&self) {
+        let (id, mut core) = (self.inner.id, self.domain().nic().lock());
+        self.inner.alarm.ring(&mut core, |awaited| awaited == Awaited::Completion(id));
     }
 
     /// The domain it belongs to.
@@ -189,7 +200,8 @@ pub struct Completion {
     pub peer: Option<PeerId>,
     /// The buffer that the operation was given. `None` while a multi-receive goes on with it, and for borrowed memory.
     pub buffer: Option<Buffer>,
-    /// Of multi-receive: where in the buffer the message begins.
+    /// Of multi-receive: where in the buffer the message begins. Of an announced message: its
+    /// [`ClaimId`](crate::raw::ClaimId).
     pub offset: u64,
     /// The context is that of a multi-receive.
     pub multi: bool,

@@ -5,7 +5,9 @@
 //! a handle would keep the domain open that holds it.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
+use weft_core::atomic::AtomicCall;
 use weft_core::command::{Command, CommandFlags, EndpointId, Operation, PostError, Receive};
 use weft_core::event::{CounterId, Failure};
 use weft_core::limits::TRIGGERS_MAX;
@@ -17,6 +19,7 @@ use crate::domain::Domain;
 use crate::driver::Core;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Refused};
+use crate::vector::{RemoteRange, atomic_buffer, checked_ranges};
 
 /// What shall be done when a counter has reached a value.
 ///
@@ -62,6 +65,34 @@ pub enum DeferredWork {
         command: Command,
         /// Its bytes.
         buffer: Option<Buffer>,
+    },
+    /// A write or read of several ranges, as [`raw::post_vector`](crate::raw::post_vector) takes it.
+    PostVector {
+        /// Who posts it.
+        endpoint: Endpoint,
+        /// What is posted.
+        command: Command,
+        /// Its bytes.
+        buffer: Buffer,
+        /// Where they go, or come from.
+        ranges: Vec<RemoteRange>,
+    },
+    /// An atomic with values in buffers of their own, as [`raw::post_atomic_vector`](crate::raw::post_atomic_vector) takes
+    /// it, but read when it is posted. One that fetches needs buffers that can all be written. One that compares has one
+    /// range.
+    PostAtomic {
+        /// Who posts it.
+        endpoint: Endpoint,
+        /// What is posted.
+        command: Command,
+        /// None where the operation only reads.
+        operands: Option<Buffer>,
+        /// Where it compares.
+        compares: Option<Buffer>,
+        /// Where it fetches.
+        results: Option<Buffer>,
+        /// Where the elements are.
+        ranges: Vec<RemoteRange>,
     },
     /// A receive, as [`raw::post_receive`](crate::raw::post_receive) takes it.
     Receive {
@@ -120,7 +151,7 @@ struct Slot {
     waiting: Option<Waiting>,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Waiting {
     /// What it waits for.
     counter: CounterId,
@@ -128,9 +159,11 @@ struct Waiting {
     completion_counter: Option<CounterId>,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 enum Pending {
     Command(Command),
+    /// One that goes to several ranges.
+    Parts(Command, Arc<[RemoteRange]>),
     Receive(Receive),
     Set(CounterId, u64),
     Add(CounterId, u64),
@@ -145,7 +178,7 @@ struct Lane {
 impl Pending {
     fn lane(&self) -> Option<(EndpointId, bool)> {
         match self {
-            Pending::Command(command) => Some((command.endpoint, false)),
+            Pending::Command(command) | Pending::Parts(command, _) => Some((command.endpoint, false)),
             Pending::Receive(receive) => Some((receive.endpoint, true)),
             Pending::Set(..) | Pending::Add(..) => None,
         }
@@ -153,7 +186,7 @@ impl Pending {
 
     fn local(&self) -> LocalKey {
         match self {
-            Pending::Command(command) => command.local,
+            Pending::Command(command) | Pending::Parts(command, _) => command.local,
             Pending::Receive(receive) => receive.local,
             Pending::Set(..) | Pending::Add(..) => LocalKey::NONE,
         }
@@ -161,6 +194,11 @@ impl Pending {
 }
 
 impl DeferredList {
+    /// Nothing is posted while this is held; gives whether it was.
+    pub(crate) fn hold(&mut self, held: bool) -> bool {
+        std::mem::replace(&mut self.firing, held)
+    }
+
     /// Whether something has its time and waits for room.
     #[inline]
     pub(crate) fn is_waiting(&self) -> bool {
@@ -183,7 +221,7 @@ impl DeferredList {
 
     fn get(&self, id: DeferredId) -> Option<Waiting> {
         let slot = self.slots.get(id.0 as u32 as usize)?;
-        slot.waiting.filter(|_| u64::from(slot.uses) == id.0 >> 32)
+        slot.waiting.clone().filter(|_| u64::from(slot.uses) == id.0 >> 32)
     }
 
     fn remove(&mut self, id: DeferredId) -> Option<Waiting> {
@@ -208,6 +246,20 @@ impl DeferredList {
     }
 }
 
+/// Nobody says when what follows deferred work comes; the others are the engine's.
+const NOT_DEFERRED: CommandFlags = CommandFlags(CommandFlags::MORE.0 | CommandFlags::COUNTED.0 | CommandFlags::PART.0);
+
+/// A command to one range, or several.
+fn in_parts(mut command: Command, ranges: Vec<RemoteRange>) -> Pending {
+    match ranges.as_slice() {
+        [range] => {
+            (command.address, command.key) = (range.address, range.key);
+            Pending::Command(command)
+        }
+        _ => Pending::Parts(command, ranges.into()),
+    }
+}
+
 /// Defers work until `counter` has at least this value; it is done at once if it has. Work for the same endpoint is posted
 /// in order of threshold, then as it was deferred. It goes when its endpoint, the counter that it waits for or the one that
 /// it changes is closed.
@@ -222,11 +274,38 @@ pub fn defer(domain: &Domain, counter: &Counter, threshold: u64, deferred: Defer
             is_foreign |= !endpoint.domain().is_same(domain);
             command.endpoint = endpoint.id();
             command.local = LocalKey::NONE;
-            // Nobody says when what follows comes.
-            command.flags = command.flags.without(CommandFlags::MORE).without(CommandFlags::COUNTED);
+            command.flags = command.flags.without(NOT_DEFERRED);
             endpoint.will_post(&command);
             of_endpoint = Some(endpoint);
             (Pending::Command(command), buffer)
+        }
+        DeferredWork::PostVector { endpoint, mut command, buffer, ranges } => {
+            is_foreign |= !endpoint.domain().is_same(domain);
+            (command.endpoint, command.local) = (endpoint.id(), LocalKey::NONE);
+            command.flags = command.flags.without(NOT_DEFERRED);
+            endpoint.will_post(&command);
+            of_endpoint = Some(endpoint);
+            let bytes = u64::from(command.length);
+            let simple = matches!(command.operation, Operation::Write | Operation::Read);
+            let ranges = if simple { checked_ranges(&ranges, bytes) } else { Err(PostError::NotSupported) };
+            match ranges {
+                Ok(ranges) => (in_parts(command, ranges), Some(buffer)),
+                Err(error) => return Err(Refused { error: error.into(), buffer: Some(buffer) }),
+            }
+        }
+        DeferredWork::PostAtomic { endpoint, mut command, operands, compares, results, ranges } => {
+            is_foreign |= !endpoint.domain().is_same(domain);
+            (command.endpoint, command.local) = (endpoint.id(), LocalKey::NONE);
+            command.flags = command.flags.without(NOT_DEFERRED);
+            endpoint.will_post(&command);
+            of_endpoint = Some(endpoint);
+            let ranges = checked_ranges(&ranges, command.atomic.bytes().unwrap_or(0) as u64)?;
+            let element = AtomicCall { count: 1, ..command.atomic }.bytes().unwrap_or(1) as u64;
+            if !ranges.iter().all(|range| range.length.is_multiple_of(element.max(1))) {
+                return Err(PostError::BadBuffer.into());
+            }
+            let buffer = atomic_buffer(&mut command, operands, compares, results, ranges.len())?;
+            (in_parts(command, ranges), buffer)
         }
         DeferredWork::Receive { endpoint, mut receive, buffer } => {
             is_foreign |= !endpoint.domain().is_same(domain);
@@ -283,7 +362,7 @@ impl Core {
     fn defer(&mut self, mut waiting: Waiting, threshold: u64, buffer: Option<Buffer>) -> Result<DeferredId, Refused> {
         if let Some(buffer) = buffer {
             let must_write = match &waiting.pending {
-                Pending::Command(command) => {
+                Pending::Command(command) | Pending::Parts(command, _) => {
                     matches!(command.operation, Operation::Read | Operation::FetchAtomic | Operation::CompareAtomic)
                 }
                 _ => true,
@@ -293,13 +372,13 @@ impl Core {
             }
             let local = self.attach(buffer)?;
             match &mut waiting.pending {
-                Pending::Command(command) => command.local = local,
+                Pending::Command(command) | Pending::Parts(command, _) => command.local = local,
                 Pending::Receive(receive) => receive.local = local,
                 Pending::Set(..) | Pending::Add(..) => {}
             }
         }
         let checked = match &mut waiting.pending {
-            Pending::Command(command) => {
+            Pending::Command(command) | Pending::Parts(command, _) => {
                 if matches!(command.operation, Operation::FetchAtomic | Operation::CompareAtomic) {
                     command.immediate = u64::from(command.local.0);
                 }
@@ -312,10 +391,10 @@ impl Core {
             }
             Pending::Set(..) | Pending::Add(..) => Ok(()),
         };
-        let local = waiting.pending.local();
+        let (local, counter) = (waiting.pending.local(), waiting.counter);
         let armed = checked.and_then(|()| {
             let id = self.deferred.insert(waiting).ok_or(PostError::QueueFull)?;
-            self.engine.arm(waiting.counter, threshold, id.0).inspect_err(|_| {
+            self.engine.arm(counter, threshold, id.0).inspect_err(|_| {
                 self.deferred.remove(id);
             })?;
             Ok(id)
@@ -330,8 +409,8 @@ impl Core {
     fn withdraw(&mut self, id: DeferredId) -> Option<Withdrawn> {
         let waiting = self.deferred.remove(id)?;
         self.engine.disarm(id.0);
-        let context = match waiting.pending {
-            Pending::Command(command) => command.context,
+        let context = match &waiting.pending {
+            Pending::Command(command) | Pending::Parts(command, _) => command.context,
             Pending::Receive(receive) => receive.context,
             Pending::Set(..) | Pending::Add(..) => 0,
         };
@@ -433,7 +512,10 @@ impl Core {
     fn attempt_deferred(&mut self, id: DeferredId) -> bool {
         let Some(waiting) = self.deferred.get(id) else { return true };
         let done = match waiting.pending {
-            Pending::Command(command) => self.attempt_command(&command, waiting.completion_counter),
+            Pending::Command(command) => self.attempt_command(&command, None, waiting.completion_counter),
+            Pending::Parts(command, ranges) => {
+                self.attempt_command(&command, Some(&*ranges), waiting.completion_counter)
+            }
             Pending::Receive(receive) => {
                 let now = self.now();
                 match self.engine.post_receive(now, &receive) {
@@ -471,17 +553,25 @@ impl Core {
         true
     }
 
-    fn attempt_command(&mut self, command: &Command, completion_counter: Option<CounterId>) -> bool {
+    fn attempt_command(
+        &mut self,
+        command: &Command,
+        ranges: Option<&[RemoteRange]>,
+        completion_counter: Option<CounterId>,
+    ) -> bool {
         let mut command = *command;
         if let Some(counter) = completion_counter {
             self.engine.count_end(&mut command, counter);
         }
-        let posted = match self.local.as_mut().and_then(|local| local.post(&mut self.engine, &mut command)) {
-            Some(posted) => posted,
-            None => {
-                let now = self.now();
-                self.engine.post(now, &command)
-            }
+        let posted = match ranges {
+            Some(ranges) => self.post_parts(&command, ranges),
+            None => match self.local.as_mut().and_then(|local| local.post(&mut self.engine, &mut command)) {
+                Some(posted) => posted,
+                None => {
+                    let now = self.now();
+                    self.engine.post(now, &command)
+                }
+            },
         };
         match posted {
             Ok(()) => true,

@@ -6,7 +6,7 @@
 //! So no wake-up can be lost, and nobody makes a system call to wake somebody who is awake.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -455,6 +455,17 @@ impl Core {
         self.armed = armed;
     }
 
+    /// Wakes those who sleep for something of this queue or counter, whether it is there or not.
+    pub(crate) fn wake(&mut self, woken: impl Fn(Awaited) -> bool) {
+        self.armed.retain(|sleeper| {
+            let wakes = woken(sleeper.awaited);
+            if wakes {
+                sleeper.set.signal();
+            }
+            !wakes
+        });
+    }
+
     #[inline]
     pub(crate) fn is_ready(&self, awaited: Awaited) -> bool {
         match awaited {
@@ -556,6 +567,39 @@ fn recycle<A, B>(mut from: Vec<A>) -> Vec<B> {
     from.into_iter().filter_map(|_| None).collect()
 }
 
+/// Calls to end waits early, and those of them that a wait has heard. Counted under the NIC's lock.
+#[derive(Default)]
+pub(crate) struct Alarm {
+    rung: AtomicU64,
+    heard: AtomicU64,
+}
+
+impl Alarm {
+    /// Ends waits that are under way, or else the next.
+    pub(crate) fn ring(&self, core: &mut Core, woken: impl Fn(Awaited) -> bool) {
+        self.rung.fetch_add(1, Ordering::AcqRel);
+        core.wake(woken);
+    }
+
+    /// What a wait compares with: every call after this one is for it.
+    fn begin(&self) -> u64 {
+        self.heard.load(Ordering::Acquire)
+    }
+
+    fn has_rung_since(&self, begun: u64) -> bool {
+        self.rung.load(Ordering::Acquire) != begun
+    }
+
+    /// Whether a wait that began there ends. Waits that begin later have nothing to do with the call.
+    fn hear(&self, begun: u64) -> bool {
+        let rung = self.rung.load(Ordering::Acquire);
+        if rung != begun {
+            self.heard.fetch_max(rung, Ordering::AcqRel);
+        }
+        rung != begun
+    }
+}
+
 /// What one object (a queue, a counter) sleeps on; made when somebody first wants to sleep.
 #[derive(Default)]
 pub(crate) struct Waiter {
@@ -575,32 +619,47 @@ impl Waiter {
         self.set.get().ok_or(Error::TimedOut)
     }
 
-    /// Arms the descriptor unless what is awaited is there. False: do not sleep.
-    pub(crate) fn try_wait(&self, nic: &Nic, awaited: Awaited) -> Result<bool> {
+    /// Arms the descriptor unless what is awaited is there, or the alarm has rung. False: do not sleep.
+    pub(crate) fn try_wait(&self, nic: &Nic, awaited: Awaited, alarm: &Alarm) -> Result<bool> {
+        let begun = alarm.begin();
+        let armed = self.try_arm(nic, awaited, Some((alarm, begun)))?;
+        // A call is heard only by who found nothing else.
+        if !armed && !nic.lock().is_ready(awaited) {
+            alarm.hear(begun);
+        }
+        Ok(armed)
+    }
+
+    fn try_arm(&self, nic: &Nic, awaited: Awaited, alarm: Option<(&Alarm, u64)>) -> Result<bool> {
         let set = self.set(nic)?;
         let mut core = nic.lock_progressed();
         core.check()?;
-        if core.is_ready(awaited) {
+        if core.is_ready(awaited) || alarm.is_some_and(|(alarm, begun)| alarm.has_rung_since(begun)) {
             return Ok(false);
         }
         core.arm(awaited, set, nic.progress == Progress::Manual);
         Ok(true)
     }
 
-    /// Sleeps until `poll` gives something, or `timeout` has passed (`None`: for ever). Spins a little first: an answer
-    /// of a peer that spins too comes sooner than a sleeper can be woken.
+    /// Sleeps until `poll` gives something, or `timeout` has passed (`None`: for ever), or the alarm rings. Spins a little
+    /// first: an answer of a peer that spins too comes sooner than a sleeper can be woken.
     pub(crate) fn wait<T>(
         &self,
         nic: &Nic,
         awaited: Awaited,
+        alarm: Option<&Alarm>,
         timeout: Option<Duration>,
         mut poll: impl FnMut() -> Result<Option<T>>,
     ) -> Result<Option<T>> {
         let start = Instant::now();
+        let alarm = alarm.map(|alarm| (alarm, alarm.begin()));
         let spin = if nic.progress == Progress::Manual { Duration::from_micros(SPIN_US) } else { Duration::ZERO };
         loop {
             if let Some(found) = poll()? {
                 return Ok(Some(found));
+            }
+            if alarm.is_some_and(|(alarm, begun)| alarm.hear(begun)) {
+                return Ok(None);
             }
             let passed = start.elapsed();
             let left = timeout.map(|timeout| timeout.saturating_sub(passed));
@@ -609,7 +668,7 @@ impl Waiter {
             }
             if passed < spin {
                 std::hint::spin_loop();
-            } else if self.try_wait(nic, awaited)? {
+            } else if self.try_arm(nic, awaited, alarm)? {
                 let set = self.set(nic)?;
                 set.wait(left).map_err(Error::system("sleep"))?;
             }

@@ -293,7 +293,7 @@ impl Endpoint {
         context: Option<u64>,
     ) -> Result<u64, Refused> {
         command.context = self.context(context);
-        command.flags = command.flags.without(CommandFlags::PART);
+        command.flags = command.flags.without(CommandFlags::PART | CommandFlags::COUNTED);
         if command.has(CommandFlags::SILENT) {
             self.inner.injected.store(true, Ordering::Relaxed);
         }
@@ -329,7 +329,7 @@ impl Endpoint {
         payload: Payload<'_>,
         ranges: &[RemoteRange],
     ) -> Result<(), Refused> {
-        whole.flags = whole.flags.without(CommandFlags::PART);
+        whole.flags = whole.flags.without(CommandFlags::PART | CommandFlags::COUNTED);
         if whole.has(CommandFlags::SILENT) {
             self.inner.injected.store(true, Ordering::Relaxed);
         }
@@ -497,7 +497,7 @@ impl Core {
         }
     }
 
-    fn post_parts(&mut self, whole: &Command, ranges: &[RemoteRange]) -> Result<(), PostError> {
+    pub(crate) fn post_parts(&mut self, whole: &Command, ranges: &[RemoteRange]) -> Result<(), PostError> {
         let local = self.local.as_mut();
         let room = local.and_then(|local| local.has_room(&self.engine, whole.endpoint, whole.peer, ranges.len()));
         if !room.unwrap_or_else(|| self.engine.has_room_for(ranges.len())) {
@@ -507,6 +507,8 @@ impl Core {
         let parts = vector::parts(whole, ranges)?;
         let group = self.engine.open_group(whole, ranges.len() as u32)?;
         let now = self.now();
+        // What a part triggers must not take the room of the next one.
+        let held = self.deferred.hold(true);
         for part in parts {
             let mut part = self.engine.part(group, &part);
             let local = self.post_local(&mut part);
@@ -515,6 +517,7 @@ impl Core {
                 self.engine.report(&part, Err(Failure::LocalFault));
             }
         }
+        self.deferred.hold(held);
         self.posted(now, whole.has(CommandFlags::MORE));
         Ok(())
     }

@@ -46,6 +46,8 @@ pub enum Error {
     Register(RegisterError),
     /// The time given to the call has passed.
     TimedOut,
+    /// Somebody called `signal` to end the wait.
+    Interrupted,
     /// The link broke: no peer can be reached by this domain any more.
     LinkFailed(io::ErrorKind),
     /// A device failed while bytes were on their way to its memory: operations that use it may have lost some.
@@ -81,7 +83,7 @@ impl Error {
         match self {
             Error::Post(PostError::QueueFull | PostError::CompletionQueueFull) => Blame::Resource,
             Error::Post(_) | Error::Memory(_) | Error::OtherDomain => Blame::Caller,
-            Error::NotSingleThreaded | Error::AlreadyConnected => Blame::Caller,
+            Error::NotSingleThreaded | Error::AlreadyConnected | Error::Interrupted => Blame::Caller,
             Error::Open(OpenError::TooManyRows) => Blame::Resource,
             Error::Open(_) => Blame::Caller,
             Error::Register(RegisterError::Wraps | RegisterError::ReadOnly | RegisterError::KeyInUse) => Blame::Caller,
@@ -134,6 +136,7 @@ impl fmt::Display for Error {
                 f.write_str("too many buffers and regions are in use: read completions or drop regions, then try again")
             }
             Error::TimedOut => f.write_str("the time given has passed: the operations are still under way"),
+            Error::Interrupted => f.write_str("a signal ended the wait: the operations are still under way"),
             Error::LinkFailed(kind) => write!(f, "the link is broken ({kind}): open a new domain"),
             Error::DeviceFailed => f.write_str(
                 "a device failed with bytes on their way to it: make its memory anew, and open a new domain",

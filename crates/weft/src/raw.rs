@@ -51,6 +51,7 @@ pub fn receive(endpoint: &Endpoint, length: u64) -> Receive {
         ignore: 0,
         multi: None,
         silent: false,
+        announce: false,
         context: 0,
         counter: None,
     }
@@ -82,7 +83,6 @@ pub fn post(endpoint: &Endpoint, command: &Command, buffer: Option<Buffer>) -> R
     let mut command = *command;
     command.endpoint = endpoint.id();
     command.local = LocalKey::NONE;
-    command.flags = command.flags.without(CommandFlags::COUNTED);
     let payload = match (command.operation, buffer) {
         // Results never go to a buffer that the command names: it would be another operation's.
         (Operation::FetchAtomic | Operation::CompareAtomic, None) => {
@@ -135,7 +135,6 @@ pub fn post_copy(endpoint: &Endpoint, command: &Command, bytes: &[u8]) -> Result
     }
     command.endpoint = endpoint.id();
     command.offset = 0;
-    command.flags = command.flags.without(CommandFlags::COUNTED);
     endpoint.post(command, Payload::Copy(bytes), Some(command.context)).map(|_| ())
 }
 

@@ -96,7 +96,7 @@ impl Endpoint {
         let queue = |queue: &Option<crate::CompletionQueue>| queue.as_ref().map(crate::CompletionQueue::id);
         let options = self.options();
         let queues: [Option<QueueId>; 2] = [queue(&options.transmit_queue), queue(&options.receive_queue)];
-        let settled = waiter.wait(nic, Awaited::Fresh(queues), Some(timeout), || {
+        let settled = waiter.wait(nic, Awaited::Fresh(queues), None, Some(timeout), || {
             let mut core = nic.lock_progressed();
             queues.into_iter().flatten().for_each(|queue| core.stash(queue));
             // Receives that serve other endpoints too are reported there.

@@ -159,6 +159,46 @@ fn gather(
     Ok((to, ranges))
 }
 
+/// The ranges that have bytes, which must have so many together; one that has none if all are so.
+pub(crate) fn checked_ranges(ranges: &[RemoteRange], bytes: u64) -> Result<Vec<RemoteRange>, PostError> {
+    Ok(Ranges::new(ranges, bytes)?.all().to_vec())
+}
+
+/// The buffer of an atomic whose values are read when it is posted: results, compare values, operands, which the command is
+/// told. Compare values and operands of several ranges would have to lie in turns.
+pub(crate) fn atomic_buffer(
+    command: &mut Command,
+    operands: Option<Buffer>,
+    compares: Option<Buffer>,
+    results: Option<Buffer>,
+    ranges: usize,
+) -> Result<Option<Buffer>, PostError> {
+    let class = match command.operation {
+        Operation::Atomic => AtomicClass::Plain,
+        Operation::FetchAtomic => AtomicClass::Fetch,
+        Operation::CompareAtomic if ranges <= 1 => AtomicClass::Compare,
+        _ => return Err(PostError::NotSupported),
+    };
+    let (operation, _) = command.atomic.check(class).map_err(|_| PostError::NotSupported)?;
+    let elements = command.atomic.bytes().unwrap_or(0);
+    let operands = operands.filter(|_| operation != AtomicOperation::Read);
+    let has = |buffer: &Option<Buffer>, needed: bool| match buffer {
+        Some(buffer) => needed && buffer.len() == elements,
+        None => !needed,
+    };
+    let all = has(&operands, operation != AtomicOperation::Read)
+        && has(&compares, class == AtomicClass::Compare)
+        && has(&results, class != AtomicClass::Plain);
+    if !all {
+        return Err(PostError::BadBuffer);
+    }
+    command.flags = command.flags.without(CommandFlags::IMMEDIATE);
+    command.offset = results.as_ref().map_or(0, Buffer::len) as u64;
+    command.length = command.atomic.payload_bytes().unwrap_or(0) as u32;
+    let pieces: Vec<Buffer> = [results, compares, operands].into_iter().flatten().collect();
+    Ok((!pieces.is_empty()).then(|| pieces.into()))
+}
+
 /// Ranges that have bytes; one that has none if all are so.
 struct Ranges {
     ranges: [RemoteRange; RANGES_MAX],

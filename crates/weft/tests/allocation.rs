@@ -8,7 +8,8 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use weft::{Access, Buffer, CompletionQueue, Domain, Fabric, PeerId, Road};
+use weft::raw::{self, AtomicCall, Operation, RemoteRange};
+use weft::{Access, AtomicOperation, Buffer, CompletionQueue, Datatype, Domain, Fabric, PeerId, Road};
 
 struct Counting;
 
@@ -66,6 +67,11 @@ fn nothing_is_allocated(road: Road) {
     let mut buffers =
         [8, 4096, 60_000].map(|length| Some((Buffer::from(vec![1; length]), Buffer::from(vec![0; length]))));
 
+    let part = |offset: u64, length: u64| RemoteRange { address: offset, key: memory.key(), length };
+    let ranges = [part(0, 3000), part(9000, 1000), part(20_000, 96)];
+    let operand = Buffer::from(1u64.to_le_bytes().to_vec());
+    let mut results = Some(Buffer::from(vec![0; 8]));
+
     let mut allocated = Vec::new();
     for round in 0..600 {
         let before = ALLOCATIONS.load(Ordering::Relaxed);
@@ -78,8 +84,23 @@ fn nothing_is_allocated(road: Road) {
             pair.endpoints[0].write(pair.to_b, memory.remote(), from).unwrap();
             let from = pair.next(0).buffer.unwrap();
             pair.endpoints[0].read(pair.to_b, memory.remote(), from).unwrap();
-            let from = pair.next(0).buffer.unwrap();
+            let mut from = pair.next(0).buffer.unwrap();
+            if from.len() == 4096 {
+                let mut command = raw::command(&pair.endpoints[0], Operation::Write, pair.to_b);
+                command.length = 4096;
+                raw::post_vector(&pair.endpoints[0], &command, from, &ranges).unwrap();
+                from = pair.next(0).buffer.unwrap();
+            }
             *pieces = Some((from, to));
+        }
+        // The target of packets keeps results until they have arrived.
+        if road == Road::Automatic {
+            let mut command = raw::command(&pair.endpoints[0], Operation::FetchAtomic, pair.to_b);
+            command.atomic = AtomicCall::new(AtomicOperation::Sum, Datatype::Uint64, 1);
+            (command.address, command.key) = (60_000, memory.key());
+            raw::post_atomic(&pair.endpoints[0], &command, Some(&operand), None, results.take()).unwrap();
+            results = pair.next(0).buffer;
+            assert_eq!(results.as_ref().unwrap().len(), 8);
         }
         pair.endpoints[0].inject_write(pair.to_b, memory.remote(), &[1; 64]).unwrap();
         if round >= 300 {

@@ -4,7 +4,9 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use weft::raw::{self, AtomicCall, Buffer, CommandFlags, Operation};
-use weft::{Access, AtomicOperation, Datatype, Domain, Fabric, Level, Registrable, Road};
+use weft::{
+    Access, AtomicOperation, Datatype, Domain, Fabric, Failure, Level, Progress, Registrable, RemoteAddress, Road,
+};
 
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
 
@@ -120,6 +122,60 @@ fn completions_are_shown_where_they_are() {
             }
         }
         assert_eq!(raw::read_completions(&queue, 8, |_| ControlFlow::Continue(())).unwrap(), 0);
+    }
+}
+
+/// Everything that this process has is registered, mapped or not: accesses to what is not mapped are refused, and nothing
+/// else happens.
+#[test]
+fn memory_that_need_not_be_mapped() {
+    for road in [Road::Packets, Road::Automatic] {
+        let fabric = Fabric::new("unmapped").unwrap();
+        let domains =
+            [0, 1].map(|_| fabric.domain().progress(Progress::Automatic).road(road).udp("127.0.0.1:0").unwrap());
+        let queues = domains.each_ref().map(|domain| domain.completion_queue(64));
+        let [a, b] = [0, 1].map(|index: usize| domains[index].endpoint(&queues[index]).unwrap());
+        let to_b = domains[0].addresses().insert(b.address()).unwrap();
+        let next = || queues[0].wait(PATIENCE).unwrap().unwrap();
+        // SAFETY: peers reach only the vector below, which is not looked at meanwhile.
+        let memory = unsafe { raw::Memory::from_raw_unmapped(std::ptr::null_mut(), usize::MAX, true) };
+        let everything = Registrable::from(memory).addressed(raw::Addressing::Virtual).with_key(1);
+        let region = domains[1].register(everything, Access::REMOTE).unwrap();
+        assert_eq!((region.address(), region.key()), (0, 1));
+        let mut there = vec![0u64; 200_000];
+        let start = there.as_mut_ptr() as u64;
+        let at = |address: u64| RemoteAddress { address, key: 1 };
+
+        for round in 1..=3u8 {
+            for length in [1, 8, 1000, 5000, 70_000, 1_000_000] {
+                let bytes: Vec<u8> = (0..length).map(|index| (index % 251) as u8 ^ round).collect();
+                a.write(to_b, at(start + 8), bytes.clone()).unwrap();
+                next().ok().unwrap();
+                a.read(to_b, at(start + 8), vec![0; length]).unwrap();
+                assert!(next().ok().unwrap().into_bytes().unwrap() == bytes, "{length} bytes on {road:?}");
+                // Nothing is there, neither near the beginning nor near the end.
+                for nowhere in [64, u64::MAX - (2 << 20)] {
+                    a.write(to_b, at(nowhere), bytes.clone()).unwrap();
+                    assert_eq!(next().result, Err(Failure::AccessRefused), "write {length} bytes on {road:?}");
+                    a.read(to_b, at(nowhere), vec![0; length]).unwrap();
+                    assert_eq!(next().result, Err(Failure::AccessRefused), "read {length} bytes on {road:?}");
+                }
+            }
+            // The memory changes without anybody being told.
+            there[1] = u64::from(round);
+            a.read(to_b, at(start + 8), vec![0; 8]).unwrap();
+            let found = next().ok().unwrap().into_bytes().unwrap();
+            assert_eq!(found, u64::from(round).to_le_bytes(), "{road:?}");
+            a.fetch_add(to_b, at(start + 8), 5u64).unwrap();
+            assert_eq!(next().ok().unwrap().value::<u64>().unwrap(), u64::from(round));
+            assert_eq!(there[1], u64::from(round) + 5);
+            a.fetch_add(to_b, at(64), 5u64).unwrap();
+            assert_eq!(next().result, Err(Failure::AccessRefused), "{road:?}");
+        }
+        assert_eq!(there[0], 0);
+        drop(region);
+        a.read(to_b, at(start), vec![0; 8]).unwrap();
+        assert_eq!(next().result, Err(Failure::AccessRefused), "deregistered");
     }
 }
 

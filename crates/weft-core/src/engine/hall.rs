@@ -16,6 +16,7 @@ use crate::address::{Address, AddressVector, PeerId, SourceId};
 use crate::command::EndpointId;
 use crate::event::{Completion, CompletionFlags, CompletionKind, Entry, Failure};
 use crate::limits::SPARE_MAX_BYTES;
+use crate::matching::UnexpectedId;
 use crate::memory::{Fault, Granted, LocalKey, Memory};
 
 /// A message at the door.
@@ -244,23 +245,33 @@ impl<M: Memory> Engine<M> {
                 Delivery::Truncated
             }
             Matched::NotReady => Delivery::NotReady,
+            Matched::Announce(posted) => {
+                let kept = self.keep_whole(arrival, payload);
+                self.announce(arrival, posted, kept);
+                if kept.is_some() { Delivery::Kept } else { Delivery::NotReady }
+            }
             Matched::Nothing => {
-                let length = payload.length();
-                if self.unexpected_bytes + length > self.config.unexpected_max_bytes {
-                    return Delivery::NotReady;
-                }
-                let mut kept = self.spare.pop().unwrap_or_default();
-                kept.resize(length, 0);
-                payload.keep(&mut kept);
-                match self.push_unexpected(*arrival, Body::Whole(kept)) {
-                    Ok(_) => {
-                        self.unexpected_bytes += length;
-                        Delivery::Kept
-                    }
-                    Err(()) => Delivery::NotReady,
+                if self.keep_whole(arrival, payload).is_some() {
+                    Delivery::Kept
+                } else {
+                    Delivery::NotReady
                 }
             }
         }
+    }
+
+    /// Keeps a message until its receive is posted; `None`: there is no room.
+    pub(super) fn keep_whole(&mut self, arrival: &Arrival, payload: &impl Payload<M>) -> Option<UnexpectedId> {
+        let length = payload.length();
+        if self.unexpected_bytes + length > self.config.unexpected_max_bytes {
+            return None;
+        }
+        let mut kept = self.spare.pop().unwrap_or_default();
+        kept.resize(length, 0);
+        payload.keep(&mut kept);
+        let id = self.push_unexpected(*arrival, Body::Whole(kept))?;
+        self.unexpected_bytes += length;
+        Some(id)
     }
 
     /// Copies a message into the receive that it matched.
@@ -291,10 +302,10 @@ impl<M: Memory> Engine<M> {
         self.land_datagram(arrival, matched, bytes);
     }
 
-    fn push_unexpected(&mut self, envelope: Arrival, body: Body) -> Result<Kept, ()> {
-        let (_, unexpected) = self.lists_of(envelope.endpoint, envelope.tagged).ok_or(())?;
+    fn push_unexpected(&mut self, envelope: Arrival, body: Body) -> Option<UnexpectedId> {
+        let (_, unexpected) = self.lists_of(envelope.endpoint, envelope.tagged)?;
         let message = UnexpectedMessage { envelope, body };
-        unexpected.push(envelope.source_id, envelope.tag, message).map(Kept::Listed).map_err(|_| ())
+        unexpected.push(envelope.source_id, envelope.tag, message).ok()
     }
 
     /// Begins a long message. `waits`: it stays at its sender until a receive wants it, and `token` says which it is;
@@ -313,30 +324,38 @@ impl<M: Memory> Engine<M> {
                 Begun::Truncated
             }
             Matched::NotReady => Begun::NotReady,
-            Matched::Nothing => {
-                let length = if waits { 0 } else { arrival.length as usize };
-                if self.unexpected_bytes + length > self.config.unexpected_max_bytes {
-                    return Begun::NotReady;
-                }
-                let index = self.arrivals.insert(Arriving { envelope: *arrival, token, place: Place::Discard });
-                let Ok(id) = self.push_unexpected(*arrival, Body::Arriving(index)) else {
-                    self.arrivals.remove(index);
-                    return Begun::NotReady;
-                };
-                self.unexpected_bytes += length;
-                let place = if waits {
-                    Place::Waiting(id)
-                } else {
-                    let mut bytes = self.spare.pop().filter(|_| length <= SPARE_MAX_BYTES).unwrap_or_default();
-                    bytes.resize(length, 0);
-                    Place::Unexpected { bytes, id, landing: None }
-                };
-                if let Some(arriving) = self.arrivals.get_mut(index) {
-                    arriving.place = place;
-                }
-                if waits { Begun::Later(ArrivalId(index)) } else { Begun::Now(ArrivalId(index)) }
+            Matched::Announce(posted) => {
+                let kept = self.keep_arriving(arrival, waits, token);
+                self.announce(arrival, posted, kept.map(|(_, id)| id));
+                kept.map_or(Begun::NotReady, |(begun, _)| begun)
             }
+            Matched::Nothing => self.keep_arriving(arrival, waits, token).map_or(Begun::NotReady, |(begun, _)| begun),
         }
+    }
+
+    /// Keeps a place for a message until its receive is posted; `None`: there is no room.
+    fn keep_arriving(&mut self, arrival: &Arrival, waits: bool, token: u64) -> Option<(Begun, UnexpectedId)> {
+        let length = if waits { 0 } else { arrival.length as usize };
+        if self.unexpected_bytes + length > self.config.unexpected_max_bytes {
+            return None;
+        }
+        let index = self.arrivals.insert(Arriving { envelope: *arrival, token, place: Place::Discard });
+        let Some(id) = self.push_unexpected(*arrival, Body::Arriving(index)) else {
+            self.arrivals.remove(index);
+            return None;
+        };
+        self.unexpected_bytes += length;
+        let place = if waits {
+            Place::Waiting(Kept::Listed(id))
+        } else {
+            let mut bytes = self.spare.pop().filter(|_| length <= SPARE_MAX_BYTES).unwrap_or_default();
+            bytes.resize(length, 0);
+            Place::Unexpected { bytes, id: Kept::Listed(id), landing: None }
+        };
+        if let Some(arriving) = self.arrivals.get_mut(index) {
+            arriving.place = place;
+        }
+        Some((if waits { Begun::Later(ArrivalId(index)) } else { Begun::Now(ArrivalId(index)) }, id))
     }
 
     /// Where the bytes of a message go that begin at `offset`: as many of `length` as lie in one piece.

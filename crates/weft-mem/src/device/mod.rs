@@ -67,6 +67,9 @@ impl Place {
     /// The host's memory.
     pub const HOST: Place = Place { kind: Kind::System, device: 0 };
 
+    /// Memory of the host that need not be mapped: reached through the system only, so never loaded from or stored to.
+    pub const GUARDED: Place = Place { kind: Kind::System, device: 1 };
+
     /// Device `device` of a kind.
     #[must_use]
     pub const fn new(kind: Kind, device: u32) -> Place {
@@ -77,18 +80,18 @@ impl Place {
     #[must_use]
     #[inline]
     pub const fn is_host(self) -> bool {
-        matches!(self.kind, Kind::System)
+        matches!(self.kind, Kind::System) && self.device == Place::HOST.device
     }
 
-    /// As [`Place::of`], for who asks with every operation: where no device's library is in the process this costs a
-    /// fraction of a look, and no library is opened to find out.
+    /// Whether it is [`Place::GUARDED`].
     #[must_use]
     #[inline]
-    pub fn of_any<T>(pointer: *const T) -> Place {
-        if presence::may_have_devices() { Place::of(pointer) } else { Place::HOST }
+    pub const fn is_guarded(self) -> bool {
+        matches!(self.kind, Kind::System) && self.device == Place::GUARDED.device
     }
 
-    /// Where a pointer points to, as the kinds that are present say; the host's memory if none of them knows it.
+    /// Where a pointer points to, as the kinds that are present say; the host's memory if none of them knows it. Cheap
+    /// enough to be asked with every operation where no device's library is in the process.
     #[must_use]
     pub fn of<T>(pointer: *const T) -> Place {
         Allocation::of(pointer as u64).map_or(Place::HOST, |allocation| allocation.place)
@@ -97,7 +100,11 @@ impl Place {
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.is_host() { f.write_str("host memory") } else { write!(f, "{} device {}", self.kind, self.device) }
+        match self {
+            place if place.is_host() => f.write_str("host memory"),
+            place if place.is_guarded() => f.write_str("host memory that need not be mapped"),
+            place => write!(f, "{} device {}", place.kind, place.device),
+        }
     }
 }
 
@@ -148,6 +155,9 @@ impl Allocation {
     /// The device allocation that an address is in, of whatever kind is present; `None`: it is not a device's.
     #[must_use]
     pub fn of(address: u64) -> Option<Allocation> {
+        if !presence::may_have_devices() {
+            return None;
+        }
         Kind::ALL.into_iter().filter_map(in_use).find_map(|kind| kind.classify(address))
     }
 }

@@ -1,7 +1,7 @@
 //! The host's memory as a kind among others, so that no caller needs to tell it apart.
 
-use super::{Allocation, Capabilities, DeviceError, Direction, Event, Handle, Kind, Operations, Transfer};
-use crate::copy;
+use super::{Allocation, Capabilities, DeviceError, Direction, Event, Handle, Kind, Operations, Place, Transfer};
+use crate::{copy, guarded};
 
 /// The host's memory.
 #[derive(Debug)]
@@ -24,10 +24,24 @@ impl Operations for System {
         Capabilities::default()
     }
 
-    unsafe fn copy(&self, _device: u32, _direction: Direction, pieces: &[Transfer]) -> Result<(), DeviceError> {
+    unsafe fn copy(&self, device: u32, direction: Direction, pieces: &[Transfer]) -> Result<(), DeviceError> {
+        let guarded = Place::new(Kind::System, device).is_guarded();
         for piece in pieces {
+            let (to, from) = (piece.to as *mut u8, piece.from as *const u8);
+            if guarded {
+                // SAFETY: as the caller promised of the other side.
+                let copied = unsafe {
+                    match direction {
+                        Direction::ToDevice => guarded::write(to, from, piece.length),
+                        Direction::FromDevice => guarded::read(from, to, piece.length),
+                        Direction::Within => return Err(DeviceError::NotSupported),
+                    }
+                };
+                copied.map_err(|_| DeviceError::BadAddress)?;
+                continue;
+            }
             // SAFETY: as the caller promised.
-            unsafe { copy::copy(piece.to as *mut u8, piece.from as *const u8, piece.length) };
+            unsafe { copy::copy(to, from, piece.length) };
         }
         Ok(())
     }

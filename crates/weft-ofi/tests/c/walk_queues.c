@@ -178,7 +178,8 @@ void walk_cq(void)
         EXPECT("fi_cq_readerr when there is nothing", fi_cq_readerr(cq, &error, 0), -FI_EAGAIN);
         if (!gentle)
             CHECK("fi_cq_strerror says something", fi_cq_strerror(cq, FI_ETRUNC, NULL, text, sizeof(text)) != NULL);
-        EXPECT("a domain with a queue open", fi_close(&side.domain->fid), -FI_EBUSY);
+        if (!gentle)
+            EXPECT("a domain with a queue open", fi_close(&side.domain->fid), -FI_EBUSY);
         EXPECT("fi_control with an unknown command", fi_control(&cq->fid, 9999, NULL), -FI_ENOSYS, -FI_EINVAL, -FI_EOPNOTSUPP);
         EXPECT("fi_close", fi_close(&cq->fid), 0);
     }
@@ -275,7 +276,8 @@ void walk_cntr(void)
         EXPECT("fi_cntr_seterr", fi_cntr_seterr(cntr, 9), 0);
         EXPECT("fi_cntr_readerr after a set", fi_cntr_readerr(cntr), 9);
         CHECK("values and errors are two numbers", fi_cntr_read(cntr) == 3);
-        EXPECT("a domain with a counter open", fi_close(&side.domain->fid), -FI_EBUSY);
+        if (!gentle)
+            EXPECT("a domain with a counter open", fi_close(&side.domain->fid), -FI_EBUSY);
         EXPECT("fi_close", fi_close(&cntr->fid), 0);
     }
     attr = (struct fi_cntr_attr){ .events = 99 };

@@ -329,12 +329,9 @@ impl Hub {
         };
         self.locked(|state| {
             self.admit(state, endpoint)?;
-            let peer = self.join(endpoint, request.endpoint())?;
             let manager = request.from;
-            if let Err(error) = self.hold(state, manager) {
-                self.forget(peer);
-                return Err(error);
-            }
+            self.hold(state, manager)?;
+            let peer = self.join(endpoint, request.endpoint()).inspect_err(|_| self.let_go(state, manager))?;
             let (number, phase) = (endpoint.address().endpoint, Phase::Accepting);
             let (remote, automatic, peer) = (request.token, request.automatic, Some(peer));
             let connection = Connection::new(context, phase, number, manager);
@@ -738,10 +735,12 @@ impl Hub {
     fn settle(&self, state: &mut State, outgoing: Outgoing, result: Result<(), Failure>) {
         let connection = state.connections.get(&outgoing.token);
         let phase = connection.map(|connection| &connection.phase);
+        // Where neither this nor the watch is heard of, nobody is there.
+        let patient = if connection.is_some_and(|it| it.doubtful) { 0 } else { CONNECTION_ATTEMPTS };
         let (wanted, attempts) = match (outgoing.kind, phase) {
             (Kind::Request, Some(Phase::Requesting(_))) => (true, CONNECTION_REQUEST_ATTEMPTS),
-            (Kind::Accept, Some(Phase::Accepting)) => (true, CONNECTION_ATTEMPTS),
-            (Kind::Confirm, Some(Phase::Connected)) => (true, CONNECTION_ATTEMPTS),
+            (Kind::Accept, Some(Phase::Accepting)) => (true, patient),
+            (Kind::Confirm, Some(Phase::Connected)) => (true, patient),
             (Kind::Reject | Kind::Shutdown, _) => (true, CONNECTION_REQUEST_ATTEMPTS),
             _ => (false, 0),
         };
@@ -832,7 +831,9 @@ impl Hub {
         let addresses = endpoint.domain().addresses();
         let added = addresses.find(address).is_none();
         let peer = addresses.insert(address)?;
-        Ok(NamedPeer { peer, address, added })
+        let named = NamedPeer { peer, address, added };
+        endpoint.restrict_to(peer).inspect_err(|_| self.forget(named))?;
+        Ok(named)
     }
 
     fn forget(&self, named: NamedPeer) {

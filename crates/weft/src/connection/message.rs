@@ -175,9 +175,8 @@ mod tests {
             let mut bytes = message.emit();
             let place = place % bytes.len();
             bytes[place] ^= 1u8 << bit;
-            match Message::parse(&bytes) {
-                Some(other) => prop_assert_eq!(other.emit(), bytes.clone()),
-                None => {}
+            if let Some(other) = Message::parse(&bytes) {
+                prop_assert_eq!(other.emit(), bytes.as_slice());
             }
             bytes.pop();
             prop_assert_ne!(Message::parse(&bytes), Some(message));

@@ -52,6 +52,8 @@
 //! ```
 //!
 //! # What is promised
+//! - Both ends are restricted to each other ([`Endpoint::restrict_to`]), the accepting one when it accepts, the connecting
+//!   one when it hears of it. They stay so after the end of the connection.
 //! - Of each connection exactly one of [`Event::Connected`], [`Event::Refused`] and [`Event::Failed`] is told, then at
 //!   most one [`Event::Shutdown`]; nothing after the user has shut it down or dropped its handle.
 //! - A request reaches the listener's user once, however often it had to be sent.
@@ -194,7 +196,11 @@ pub struct Statistics {
     pub ignored: u64,
 }
 
-/// Looks after the connections of a domain's endpoints. Clones are handles of the same manager.
+/// Looks after the connections of a domain's endpoints. Clones are handles of the same manager. It has to be polled now and
+/// then, whatever the progress of its domain: messages are understood, and what was lost is sent again, in those calls.
+///
+/// The domain should be bound to one address: one that is bound to all of its host is known to peers on the same machine by
+/// different addresses, depending on the road.
 #[derive(Clone)]
 pub struct Manager {
     hub: Arc<Hub>,
@@ -300,7 +306,7 @@ impl Listener {
     /// The oldest request, if there is one. Does a round of progress if there is not.
     pub fn poll(&self) -> Result<Option<Request>> {
         let raw = self.hub.poll_request()?;
-        Ok(raw.map(|raw| Request { hub: self.hub.clone(), raw, is_answered: false }))
+        Ok(raw.map(|raw| Request { hub: self.hub.clone(), raw: Box::new(raw), is_answered: false }))
     }
 
     /// The oldest request; sleeps until there is one, for `timeout` at most (`None`: for ever).
@@ -348,7 +354,7 @@ impl fmt::Debug for Listener {
 /// dropping it rejects it without data.
 pub struct Request {
     hub: Arc<Hub>,
-    raw: RawRequest,
+    raw: Box<RawRequest>,
     is_answered: bool,
 }
 

@@ -102,7 +102,7 @@ macro_rules! cases {
             triggers {
                 deferred_sends_go_in_order_of_threshold messages_trigger_answers chains_run_by_themselves
                 receives_and_atomics_are_deferred_too deferred_work_waits_for_room deferred_work_is_taken_back
-                deferred_work_is_checked
+                deferred_work_is_checked vectors_and_scattered_atomics_are_deferred writes_of_peers_trigger_work
             }
             sharing {
                 one_pool_serves_several pools_have_tags_sources_and_long_buffers who_has_no_queue_reports_to_the_pool
@@ -112,10 +112,11 @@ macro_rules! cases {
                 looking_changes_nothing claimed_messages_are_for_who_claimed_them
                 a_claim_can_be_too_long_for_its_buffer discarded_messages_are_done_for_their_sender
                 claims_end_with_their_endpoint a_claimed_message_can_be_lost
+                announced_messages_wait_for_a_buffer
             }
             waiting {
                 sleep_until_a_message_comes descriptors_lose_no_wake_up time_passes counters_wake
-                waits_in_many_threads
+                waits_in_many_threads signals_end_waits
             }
         }
     };

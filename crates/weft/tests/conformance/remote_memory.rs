@@ -280,6 +280,6 @@ pub(crate) fn regions_count_what_peers_do(world: &World) {
         drop(memory);
         world.idle(10);
         assert_eq!((counted(), fresh.read()), (Some(((12, 0), (6, 0))), (0, 0)));
-        assert!(matches!(other.count(Some(a.domain.counter()), None), Err(weft::Error::OtherDomain)));
+        assert!(matches!(other.count(Some(a.domain.counter()), None), Err(Error::OtherDomain)));
     }
 }

@@ -1,6 +1,6 @@
 //! Work that counters trigger.
 
-use weft::raw::{self, CommandFlags, Deferred, DeferredId, DeferredWork, Operation};
+use weft::raw::{self, CommandFlags, Deferred, DeferredId, DeferredWork, Operation, RemoteRange};
 use weft::{Access, Counter, EndpointOptions, Error, Failure, PostError};
 
 use crate::support::{Node, World, pattern};
@@ -259,4 +259,85 @@ pub(crate) fn deferred_work_is_checked(world: &World) {
     let failed = world.next(&a);
     assert_eq!((failed.context, failed.result), (31, Err(Failure::NoSuchEndpoint)));
     assert_eq!(done.read(), (0, 1));
+}
+
+pub(crate) fn vectors_and_scattered_atomics_are_deferred(world: &World) {
+    let (a, b, to_b, _) = world.pair();
+    let memory = b.register(4096, Access::REMOTE).unwrap();
+    let range =
+        |offset: u64, length: u64| RemoteRange { address: memory.address() + offset, key: memory.key(), length };
+    let (go, done) = (a.domain.counter(), a.domain.counter());
+    let endpoint = || a.endpoint.clone();
+    let start = |threshold: u64, work| {
+        let deferred = Deferred { work, completion_counter: Some(done.clone()) };
+        raw::defer(&a.domain, &go, threshold, deferred).unwrap();
+    };
+    let mut command = raw::command(&a.endpoint, Operation::Write, to_b);
+    (command.length, command.context) = (48, 1);
+    let (buffer, ranges) = (a.buffer(pattern(1, 48)), vec![range(8, 16), range(100, 0), range(1000, 32)]);
+    start(1, DeferredWork::PostVector { endpoint: endpoint(), command, buffer, ranges });
+    (command.operation, command.context) = (Operation::Read, 2);
+    let (buffer, ranges) = (a.buffer(vec![0; 48]), vec![range(1000, 32), range(8, 16)]);
+    start(2, DeferredWork::PostVector { endpoint: endpoint(), command, buffer, ranges });
+    go.add(1);
+    assert_eq!(world.good(&a).context, 1);
+    let written = [memory.to_vec(8, 16).unwrap(), memory.to_vec(1000, 32).unwrap()].concat();
+    assert_eq!(written, pattern(1, 48));
+    go.add(1);
+    let read = world.good(&a);
+    assert_eq!((read.context, done.read()), (2, (2, 0)));
+    assert_eq!(read.into_bytes().unwrap(), [&pattern(1, 48)[16..], &pattern(1, 48)[..16]].concat());
+
+    // Atomics whose values lie apart: what is in the buffers when their time comes counts.
+    memory.write(0, &[5u64.to_le_bytes(), 6u64.to_le_bytes(), 7u64.to_le_bytes()].concat()).unwrap();
+    let numbers = |numbers: &[u64]| Some(a.buffer(numbers.iter().flat_map(|n| n.to_le_bytes()).collect::<Vec<u8>>()));
+    let mut command = raw::command(&a.endpoint, Operation::FetchAtomic, to_b);
+    command.atomic = raw::AtomicCall::new(weft::AtomicOperation::Sum, weft::Datatype::Uint64, 2);
+    command.context = 3;
+    let (operands, results) = (numbers(&[10, 20]), numbers(&[0, 0]));
+    let ranges = vec![range(0, 8), range(16, 8)];
+    start(3, DeferredWork::PostAtomic { endpoint: endpoint(), command, operands, compares: None, results, ranges });
+    (command.operation, command.context) = (Operation::CompareAtomic, 4);
+    command.atomic = raw::AtomicCall::new(weft::AtomicOperation::SwapIfEqual, weft::Datatype::Uint64, 2);
+    let (operands, compares, results) = (numbers(&[100, 200]), numbers(&[6, 0]), numbers(&[0, 0]));
+    let ranges = vec![range(8, 16)];
+    start(4, DeferredWork::PostAtomic { endpoint: endpoint(), command, operands, compares, results, ranges });
+    for (step, before, after) in [(3, [5u64, 7], [15u64, 6, 27]), (4, [6, 27], [15, 100, 27])] {
+        go.add(1);
+        let fetched = world.good(&a);
+        let mut values = fetched.values::<u64>().unwrap();
+        values.truncate(2);
+        assert_eq!((fetched.context, values.as_slice()), (step, before.as_slice()));
+        assert_eq!(memory.to_vec(0, 24).unwrap(), after.map(u64::to_le_bytes).concat());
+    }
+    assert_eq!(done.read(), (4, 0));
+    // What does not fit together is refused.
+    let (operands, results) = (numbers(&[1]), numbers(&[0, 0]));
+    command.operation = Operation::FetchAtomic;
+    command.atomic = raw::AtomicCall::new(weft::AtomicOperation::Sum, weft::Datatype::Uint64, 2);
+    let ranges = vec![range(8, 16)];
+    let work = DeferredWork::PostAtomic { endpoint: endpoint(), command, operands, compares: None, results, ranges };
+    let refused = raw::defer(&a.domain, &go, 1, Deferred { work, completion_counter: None }).unwrap_err();
+    assert!(matches!(refused.error, Error::Post(PostError::BadBuffer)));
+}
+
+pub(crate) fn writes_of_peers_trigger_work(world: &World) {
+    let (a, b, to_b, to_a) = world.pair();
+    let memory = b.register(200_000, Access::REMOTE).unwrap();
+    let written = b.domain.counter();
+    memory.count(Some(written.clone()), None).unwrap();
+    // When all three are there, what they wrote goes on, straight from the memory they wrote to.
+    let mut command = raw::command(&b.endpoint, Operation::Send, to_a);
+    command.length = 200_000;
+    let buffer = Some(memory.buffer(0, 200_000).unwrap());
+    defer(&b, &written, 3, DeferredWork::Post { endpoint: b.endpoint.clone(), command, buffer });
+    a.endpoint.receive(a.buffer(vec![0; 200_000])).unwrap();
+    for (offset, length) in [(0u64, 100_000), (100_000, 99_000), (199_000, 1000)] {
+        a.endpoint.write(to_b, memory.remote().at(offset), a.buffer(pattern(offset, length))).unwrap();
+    }
+    let ended = world.goods(&a, 4);
+    let received = ended.into_iter().find(|ended| ended.kind == weft::CompletionKind::Receive).unwrap();
+    let expected = [pattern(0, 100_000), pattern(100_000, 99_000), pattern(199_000, 1000)].concat();
+    assert!(received.into_bytes().unwrap() == expected);
+    world.good(&b);
 }

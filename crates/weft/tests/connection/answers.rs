@@ -223,6 +223,23 @@ pub(crate) fn events_of_dropped_handles_are_gone(world: &World) {
     world.assert_silence(&[&a]);
 }
 
+pub(crate) fn strangers_are_not_heard(world: &World) {
+    let (listener, a, b, stranger) = (world.listener(), world.node(), world.node(), world.node());
+    let pair = world.pair(&listener, &a, &b, [1, 2]);
+    let end = stranger.endpoint();
+    for (target, node) in [(&pair.a.0, &a), (&pair.b.0, &b)] {
+        let to = stranger.domain.addresses().insert(target.address()).unwrap();
+        let options = weft::Options { level: weft::Level::Delivered, ..Default::default() };
+        end.send_with(to, b"let me in".to_vec(), options).unwrap();
+        let completion = world.until(|| {
+            assert!(node.queue.read().unwrap().is_none());
+            stranger.queue.read().unwrap()
+        });
+        assert_eq!(completion.result, Err(weft::Failure::NoSuchEndpoint));
+    }
+    world.talk(&a, &b, &pair, b"among us");
+}
+
 /// One thread for each side, asleep until something comes.
 pub(crate) fn sleepers_are_woken(world: &World) {
     let (listener, a, b) = (world.listener(), world.node(), world.node());

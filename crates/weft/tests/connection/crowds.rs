@@ -73,3 +73,49 @@ pub(crate) fn many_connections_one_after_the_other(world: &World) {
         (kept(&now.0) == kept(&before.0) && kept(&now.1) == kept(&before.1)).then_some(())
     });
 }
+
+/// Threads share one manager, each with connections of its own, while another one takes the events.
+pub(crate) fn many_threads(world: &World) {
+    let (listener, a, b) = (world.listener(), world.node(), world.node());
+    let to = listener.address();
+    let (threads, each) = (4u64, 25u64);
+    let accepted = std::thread::scope(|scope| {
+        let ask = |thread: u64| {
+            let a = &a;
+            move || -> Vec<_> {
+                let ask = |index| {
+                    let end = a.endpoint();
+                    (a.manager.connect(&end, to, thread * each + index, b"").unwrap(), end)
+                };
+                (0..each).map(ask).collect()
+            }
+        };
+        let asking: Vec<_> = (0..threads).map(|thread| scope.spawn(ask(thread))).collect();
+        let (mut accepted, mut at_a, mut at_b) = (Vec::new(), 0, 0);
+        world.until(|| {
+            if let Some(request) = listener.poll().unwrap() {
+                let end = b.endpoint();
+                accepted.push((b.manager.accept(request, &end, 0, b"").unwrap(), end));
+            }
+            at_a += u64::from(matches!(a.manager.poll().unwrap(), Some(Event::Connected { .. })));
+            at_b += u64::from(matches!(b.manager.poll().unwrap(), Some(Event::Connected { .. })));
+            (at_a == threads * each && at_b == threads * each).then_some(())
+        });
+        let asking: Vec<_> = asking.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
+        assert!(asking.iter().all(|(connection, _)| connection.is_connected()));
+        // All let go at once.
+        let mut parts = asking.into_iter();
+        for _ in 0..threads {
+            let part: Vec<_> = parts.by_ref().take(each as usize).collect();
+            scope.spawn(move || drop(part));
+        }
+        let mut ended = 0;
+        world.until(|| {
+            assert_eq!(a.manager.poll().unwrap(), None);
+            ended += u64::from(matches!(b.manager.poll().unwrap(), Some(Event::Shutdown { .. })));
+            (ended == threads * each).then_some(())
+        });
+        accepted
+    });
+    drop(accepted);
+}

@@ -16,7 +16,7 @@ pub(crate) fn nobody_listens(world: &World) {
     let failure = ConnectFailure::NobodyListens;
     assert_eq!(world.event(&a), Event::Failed { context: 1, failure });
 
-    let quick = world.node_with(world.domain_with(|_| {}), Settings::default());
+    let quick = world.quick_node(2);
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let end = quick.endpoint();
     let asking = quick.manager.connect(&end, Address { socket, endpoint: 0 }, 2, b"").unwrap();
@@ -188,7 +188,7 @@ pub(crate) fn a_manager_that_closes_says_so(world: &World) {
 /// The road matters here, and progress: see the documentation of the module.
 fn death_is_noticed(road: Road, progress: weft::Progress) {
     let world = World::new(road, progress);
-    let quick = || world.node_with(world.domain_with(|_| {}), Settings::default());
+    let quick = || world.quick_node(5);
     let (listener, a, b, c) = (world.listener(), quick(), quick(), quick());
     let dying: Vec<_> = (0..5).map(|context| world.pair(&listener, &a, &b, [context, context])).collect();
     let living = world.pair(&listener, &a, &c, [100, 100]);

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
 use weft::connection::{Connection, Event, Listener, Manager, Request, Settings};
+use weft::link::fault::{Faults, Faulty};
 use weft::{CompletionQueue, Domain, Endpoint, Fabric, PeerId, Progress, Road};
 
 /// Long enough that only a hang reaches it.
@@ -13,6 +14,7 @@ pub(crate) struct World {
     fabric: Fabric,
     pub(crate) road: Road,
     pub(crate) progress: Progress,
+    is_faulty: bool,
     /// All that was made, so that one thread can let everybody work.
     domains: RefCell<Vec<Domain>>,
 }
@@ -32,11 +34,22 @@ pub(crate) struct Pair {
 
 impl World {
     pub(crate) fn new(road: Road, progress: Progress) -> World {
-        World { fabric: Fabric::new("connection").unwrap(), road, progress, domains: RefCell::default() }
+        let (fabric, domains) = (Fabric::new("connection").unwrap(), RefCell::default());
+        World { fabric, road, progress, is_faulty: false, domains }
+    }
+
+    /// One whose network loses, repeats, reorders and damages datagrams.
+    pub(crate) fn faulty(self) -> World {
+        World { is_faulty: true, ..self }
     }
 
     pub(crate) fn domain_with(&self, change: impl FnOnce(&mut weft::Config)) -> Domain {
-        let builder = self.fabric.domain().road(self.road).progress(self.progress).configure(change);
+        let mut builder = self.fabric.domain().road(self.road).progress(self.progress).configure(change);
+        if self.is_faulty {
+            let seed = self.domains.borrow().len() as u64 + 1;
+            let faults = Faults { loss: 0.05, duplicate: 0.05, reorder: 0.05, corrupt: 0.05, ..Faults::default() };
+            builder = builder.decorate(move |link| Faulty::new(link, seed, faults, Faults::default()));
+        }
         let domain = builder.udp("127.0.0.1:0").unwrap();
         self.domains.borrow_mut().push(domain.clone());
         domain
@@ -45,6 +58,11 @@ impl World {
     pub(crate) fn domain(&self) -> Domain {
         // A machine that stands still for a second must not look like a dead peer.
         self.domain_with(|config| config.give_up_us = weft_core::limits::GIVE_UP_MAX_US)
+    }
+
+    /// One that finds out about the dead sooner, after some seconds: a machine may well stand still for one.
+    pub(crate) fn quick_node(&self, seconds: u64) -> Node {
+        self.node_with(self.domain_with(|config| config.give_up_us = seconds * 1_000_000), Settings::default())
     }
 
     pub(crate) fn listener(&self) -> Listener {

@@ -20,7 +20,7 @@ use crate::address::{Address, PeerId, SourceId};
 use crate::command::{Command, EndpointId, Operation, PostError, Receive};
 use crate::event::{Completion, CompletionFlags, CompletionKind, CounterId, Failure};
 use crate::limits::{REFUSED_MAX, SPARE_MAX, SPARE_MAX_BYTES};
-use crate::matching::{Posted, Unexpected, UnexpectedId};
+use crate::matching::{Posted, PostedId, Unexpected, UnexpectedId};
 use crate::memory::{Access, Fault, LocalKey, Memory};
 use crate::packet::Status;
 use crate::time::Time;
@@ -203,9 +203,17 @@ impl<M: Memory> Engine<M> {
                 }
             }
             Matched::Nothing => match self.keep_unexpected(input, key, envelope, rendezvous, several) {
-                Some(verdict) => verdict,
+                Some((verdict, _)) => verdict,
                 None => return self.not_ready(input, endpoint),
             },
+            Matched::Announce(posted) => {
+                let kept = self.keep_unexpected(input, key, envelope, rendezvous, several);
+                self.announce(&envelope, posted, kept.map(|(_, id)| id));
+                match kept {
+                    Some((verdict, _)) => verdict,
+                    None => return self.not_ready(input, endpoint),
+                }
+            }
         };
         if let Some(life) = self.lives.get_mut(input.life) {
             life.passed(input.request.source, input.request.destination, number, input.reliability.after);
@@ -256,6 +264,10 @@ impl<M: Memory> Engine<M> {
             let (posted, _) = lists(endpoint, envelope.tagged);
             let Some(id) = posted.first(source, envelope.tag) else { return Matched::Nothing };
             let Some(found) = posted.get(id) else { return Matched::Nothing };
+            if found.receive.announce {
+                let full = self.claims.len() >= self.config.unexpected_max;
+                return if full || !self.reserve(queue) { Matched::NotReady } else { Matched::Announce(id) };
+            }
             if found.shared.is_none() {
                 // The usual case, without a copy of what is not needed.
                 let landing = Landing::of(&found.receive);
@@ -303,7 +315,7 @@ impl<M: Memory> Engine<M> {
         }
     }
 
-    fn remove_posted(&mut self, envelope: &Envelope, id: crate::matching::PostedId) {
+    fn remove_posted(&mut self, envelope: &Envelope, id: PostedId) {
         if let Some((posted, _)) = self.lists_of(envelope.endpoint, envelope.tagged) {
             posted.remove(id);
         }
@@ -353,7 +365,7 @@ impl<M: Memory> Engine<M> {
         envelope: Envelope,
         rendezvous: bool,
         several: bool,
-    ) -> Option<Verdict> {
+    ) -> Option<(Verdict, UnexpectedId)> {
         let command = &input.decoded.command;
         let length = if rendezvous { 0 } else { envelope.length as usize };
         if self.unexpected_bytes + length > self.config.unexpected_max_bytes {
@@ -366,8 +378,8 @@ impl<M: Memory> Engine<M> {
         }
         if rendezvous {
             let body = Body::Rendezvous { key: command.key(), address: command.address() };
-            unexpected.push(source, envelope.tag, UnexpectedMessage { envelope, body }).ok()?;
-            return Some(Verdict::Accepted);
+            let id = unexpected.push(source, envelope.tag, UnexpectedMessage { envelope, body }).ok()?;
+            return Some((Verdict::Accepted, id));
         }
         if several {
             // The peer says how long it is. Fresh memory is zero already, so a long one costs nothing until bytes come.
@@ -382,15 +394,16 @@ impl<M: Memory> Engine<M> {
             let (_, unexpected) = self.lists_of(envelope.endpoint, envelope.tagged)?;
             let id = unexpected.push(source, envelope.tag, UnexpectedMessage { envelope, body }).ok()?;
             self.unexpected_bytes += length;
-            let id = Kept::Listed(id);
-            return Some(self.begin_message(input, key, envelope, Place::Unexpected { bytes, id, landing: None }));
+            let place = Place::Unexpected { bytes, id: Kept::Listed(id), landing: None };
+            return Some((self.begin_message(input, key, envelope, place), id));
         }
         let mut bytes = self.spare.pop().unwrap_or_default();
         bytes.extend_from_slice(input.payload);
         let (_, unexpected) = self.lists_of(envelope.endpoint, envelope.tagged)?;
-        unexpected.push(source, envelope.tag, UnexpectedMessage { envelope, body: Body::Whole(bytes) }).ok()?;
+        let message = UnexpectedMessage { envelope, body: Body::Whole(bytes) };
+        let id = unexpected.push(source, envelope.tag, message).ok()?;
         self.unexpected_bytes += length;
-        Some(Verdict::Accepted)
+        Some((Verdict::Accepted, id))
     }
 
     /// The first packet seen of a message of several.
@@ -657,6 +670,8 @@ impl Shared {
 pub(super) enum Matched {
     Landing(Landing),
     Truncated(Landing),
+    /// It is to be kept, and then announced with [`Engine::announce`]: for this a place in the queue is reserved.
+    Announce(PostedId),
     /// None fits.
     Nothing,
     /// The completion queue has no room.

@@ -48,6 +48,7 @@ impl<M: Memory> Engine<M> {
             self.kept_counters.insert(counter);
         }
         let result = match receive.multi {
+            _ if receive.announce => self.post_announced(receive, source),
             Some(least) => self.post_multi(now, receive, source, least),
             None => self.post_single(now, receive, source),
         };
@@ -195,7 +196,7 @@ impl<M: Memory> Engine<M> {
     }
 
     /// Where a waiting message is reported.
-    fn queue_of_unexpected(&mut self, receive: &Receive, id: UnexpectedId) -> Option<crate::event::QueueId> {
+    pub(super) fn queue_of_unexpected(&mut self, receive: &Receive, id: UnexpectedId) -> Option<crate::event::QueueId> {
         let (_, unexpected) = self.lists_of(receive.endpoint, receive.tagged)?;
         let endpoint = unexpected.get(id)?.envelope.endpoint;
         self.endpoint(endpoint)?.bindings.receive_queue

@@ -112,7 +112,7 @@ impl Visitor {
             let left = u64::from(read.length - read.sent);
             let of = memory.remote(read.key, at, left, Access::REMOTE_READ);
             let fragment = match of.and_then(|of| memory.place(of, Access::REMOTE_READ)) {
-                Ok(place) if !place.is_host() => {
+                Ok(place) if !place.is_host() && !place.is_guarded() => {
                     self.channel.make_known(place.kind);
                     PAYLOAD_MAX_BYTES
                 }

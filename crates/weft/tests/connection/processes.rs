@@ -1,0 +1,125 @@
+//! Real processes that are killed.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+
+use weft::connection::{ConnectFailure, Event, Listener, Manager, listener_at};
+use weft::{Address, Fabric, Progress, Road};
+
+use crate::support::World;
+
+/// Says which part a process plays; without it the test `role` has nothing to do.
+const ROLE: &str = "WEFT_CONNECTION_ROLE";
+
+/// A process that ends with its parent, however that ends: its input does.
+struct Process {
+    child: Child,
+    /// Where it listens.
+    listener: Address,
+}
+
+impl Process {
+    /// Starts this binary again, to listen over a road; it answers if it shall.
+    fn start(road: Road, answers: bool) -> Process {
+        let role = format!("{} {}", if road == Road::Packets { "packets" } else { "shm" }, answers);
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "role", "--nocapture", "--test-threads=1", "-q"]).env(ROLE, role);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let said = lines.map(|line| line.unwrap()).find_map(|line| Some(line.strip_prefix("at ")?.parse().unwrap()));
+        Process { child, listener: listener_at(said.unwrap()) }
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Accepts everybody until its input ends or it is killed.
+pub(crate) fn play() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let road = if role.starts_with("packets") { Road::Packets } else { Road::Automatic };
+    let fabric = Fabric::new("connection").unwrap();
+    let make = || fabric.domain().road(road).progress(Progress::Automatic).udp("127.0.0.1:0").unwrap();
+    let (listening, serving) = (make(), make());
+    let (listener, manager) = (Listener::new(&listening).unwrap(), Manager::new(&serving).unwrap());
+    let queue = serving.completion_queue(64);
+    println!("\nat {}", listening.local());
+    std::io::stdout().flush().unwrap();
+    std::thread::spawn(|| {
+        let _ = std::io::stdin().lines().count();
+        std::process::exit(0);
+    });
+    let mut kept = Vec::new();
+    loop {
+        let millisecond = Some(std::time::Duration::from_millis(1));
+        if let Some(request) = listener.wait(millisecond).unwrap()
+            && role.ends_with("true")
+        {
+            let end = serving.endpoint(&queue).unwrap();
+            let connection = manager.accept(request, &end, 0, b"from a process").unwrap();
+            kept.push((end, connection));
+        } else {
+            manager.wait(millisecond).unwrap();
+        }
+    }
+}
+
+fn a_killed_process_is_a_shutdown(road: Road, progress: Progress) {
+    let world = World::new(road, progress);
+    let node = world.quick_node(5);
+    let mut process = Process::start(road, true);
+    let ends: Vec<_> = (0..5).map(|_| node.endpoint()).collect();
+    let ask = |context: usize| node.manager.connect(&ends[context], process.listener, context as u64, b"").unwrap();
+    let connections: Vec<_> = (0..5).map(ask).collect();
+    for _ in 0..5 {
+        let event = world.event(&node);
+        let Event::Connected { data, .. } = event else { panic!("{event:?}") };
+        assert_eq!(data, b"from a process");
+    }
+    assert!(connections.iter().all(|connection| connection.is_connected()));
+    process.kill();
+    let mut ended = [false; 5];
+    for _ in 0..5 {
+        let event = world.event(&node);
+        let Event::Shutdown { context } = event else { panic!("{event:?}") };
+        assert!(!std::mem::replace(&mut ended[context as usize], true));
+    }
+    world.assert_silence(&[&node]);
+}
+
+#[test]
+fn a_killed_process_is_a_shutdown_through_shared_memory() {
+    a_killed_process_is_a_shutdown(Road::Automatic, Progress::Manual);
+    a_killed_process_is_a_shutdown(Road::Automatic, Progress::Automatic);
+}
+
+#[test]
+fn a_killed_process_is_a_shutdown_by_packets() {
+    a_killed_process_is_a_shutdown(Road::Packets, Progress::Manual);
+    a_killed_process_is_a_shutdown(Road::Packets, Progress::Automatic);
+}
+
+/// Its listener had heard the request, and its user still thought.
+#[test]
+fn a_killed_listener_is_a_failure() {
+    let world = World::new(Road::Automatic, Progress::Manual);
+    let node = world.quick_node(2);
+    let mut process = Process::start(Road::Automatic, false);
+    // The first one is rejected, since that process drops it: so it is there.
+    let _first = node.manager.connect(&node.endpoint(), process.listener, 1, b"").unwrap();
+    assert_eq!(world.event(&node), Event::Refused { context: 1, data: Vec::new() });
+    Command::new("kill").args(["-s", "STOP", &process.child.id().to_string()]).status().unwrap();
+    let _second = node.manager.connect(&node.endpoint(), process.listener, 2, b"").unwrap();
+    world.assert_silence(&[&node]);
+    process.kill();
+    let failure = ConnectFailure::Unreachable;
+    assert_eq!(world.event(&node), Event::Failed { context: 2, failure });
+}
