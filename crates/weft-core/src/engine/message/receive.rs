@@ -13,8 +13,8 @@ impl<M: Memory> Engine<M> {
     /// or wrong, and nothing was changed.
     #[inline]
     fn enlist_simply(&mut self, receive: &Receive) -> bool {
-        let special = receive.multi.is_some() || receive.counter.is_some() || self.credits_owed;
-        if special || self.check_local(receive.local, receive.offset, receive.length).is_err() {
+        let special = receive.multi.is_some() || receive.counter.is_some() || receive.announce;
+        if special || self.credits_owed || self.check_local(receive.local, receive.offset, receive.length).is_err() {
             return false;
         }
         let source = match receive.source {
