@@ -108,7 +108,7 @@ impl HostMemory {
             self.free = slot.next;
             slot.next = NO_SLOT;
             // A free slot has no buffer that would have to be dropped.
-            std::mem::forget(slot.buffer.replace(buffer));
+            std::mem::forget(slot.buffer.replace(buffer.moved()));
             return Ok(local_key(index, slot.generation));
         }
         self.attach_new(buffer)
