@@ -105,7 +105,7 @@ impl Queue {
         made.push_back(entry);
         self.made_count.store(made.len(), Ordering::Release);
         drop(made);
-        // signal
+        self.queue.signal();
     }
 
     fn pop_made(&self, wanted: impl FnOnce(&Made) -> bool) -> Option<Made> {
@@ -565,7 +565,7 @@ unsafe fn write_error_data(queue: &Queue, into: *mut fi_cq_err_entry, bytes: Vec
 unsafe extern "C" fn signal(cq: *mut fid_cq) -> c_int {
     guard::call(|| {
         // SAFETY: what C gives to a function of a queue's table.
-        unsafe { handle::of::<Queue>(cq)? };
+        unsafe { handle::of::<Queue>(cq)? }.queue.signal();
         Ok(())
     })
 }

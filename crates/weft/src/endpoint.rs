@@ -500,7 +500,8 @@ impl Core {
         if self.engine.is_urgent() {
             let now = self.now();
             self.posted(now, false);
-        } else if self.engine.has_triggered() {
+        } else {
+            // A message that waited completes it at once: others may sleep for that.
             self.notify();
         }
     }

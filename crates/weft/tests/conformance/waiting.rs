@@ -171,3 +171,18 @@ pub(crate) fn signals_end_waits(world: &World) {
     assert_eq!(node.queue.wait(Some(PATIENCE)).unwrap().unwrap().into_bytes().unwrap(), b"note");
     assert!(node.queue.wait(Some(PATIENCE)).unwrap().is_none());
 }
+
+/// A receive that finds its message waiting completes at once, and wakes who sleeps for that.
+pub(crate) fn receives_that_find_their_message_wake(world: &World) {
+    let (a, b, to_b, _) = world.pair();
+    for index in 0..20u8 {
+        a.endpoint.inject(to_b, &[index; 10]).unwrap();
+        world.until("it waits", || (b.domain.state().unexpected == 1).then_some(()));
+        std::thread::scope(|threads| {
+            let waits = threads.spawn(|| b.queue.wait(Some(PATIENCE)).unwrap().expect("no hang"));
+            std::thread::sleep(Duration::from_micros(u64::from(index) * 100));
+            b.endpoint.receive(b.buffer(vec![0; 10])).unwrap();
+            assert_eq!(waits.join().unwrap().into_bytes().unwrap(), [index; 10]);
+        });
+    }
+}
