@@ -6,7 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{c_char, c_int, c_void};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use weft::{Address, PeerId};
@@ -35,6 +35,8 @@ pub(crate) struct Peers {
     /// Where insertions report, if they report later.
     events: OnceLock<Arc<EventQueue>>,
     reports: bool,
+    /// Endpoints that use it: then it cannot be closed.
+    pub(crate) users: AtomicUsize,
 }
 
 // SAFETY: `fid_av` begins with its `fid`.
@@ -188,6 +190,15 @@ impl Peers {
         Ok(())
     }
 
+    /// Forgets all names.
+    fn clear(&self) {
+        let count = self.table().addresses.len() as u64;
+        for index in 0..count {
+            // Those that were removed are gone already.
+            let _ = self.remove(index);
+        }
+    }
+
     /// Inserts many, tells each one's name or error, and gives how many were inserted.
     ///
     /// # Safety
@@ -226,16 +237,6 @@ impl Peers {
                 events.push_entry(FI_AV_COMPLETE, fid, context, inserted as u64);
                 Ok(0)
             }
-        }
-    }
-}
-
-impl Drop for Peers {
-    fn drop(&mut self) {
-        let count = self.table().addresses.len() as u64;
-        for index in 0..count {
-            // Those that were removed are gone already.
-            let _ = self.remove(index);
         }
     }
 }
@@ -302,6 +303,7 @@ pub(crate) unsafe extern "C" fn open(
             table: Mutex::default(),
             events: OnceLock::new(),
             reports: attributes.flags & FI_EVENT != 0,
+            users: AtomicUsize::new(0),
         };
         let fid = handle::fid_of(FI_CLASS_AV, context, &FID_OPERATIONS);
         let face = fid_av { fid, ops: handle::table(&OPERATIONS) };
@@ -312,8 +314,16 @@ pub(crate) unsafe extern "C" fn open(
 }
 
 unsafe extern "C" fn close(fid: *mut fid) -> c_int {
-    // SAFETY: what C gives to a function of an address vector's table.
-    guard::call(|| unsafe { handle::close::<Peers>(fid) })
+    guard::call(|| {
+        // SAFETY: what C gives to a function of an address vector's table.
+        let peers = unsafe { handle::of_fid::<Peers>(fid)? };
+        if peers.users.load(Ordering::Acquire) > 0 {
+            return Err(-FI_EBUSY);
+        }
+        peers.clear();
+        // SAFETY: as above. Queues that told names from it may go on.
+        unsafe { handle::close_in_use::<Peers>(fid) }
+    })
 }
 
 unsafe extern "C" fn bind(fid: *mut fid, to: *mut fid, _flags: u64) -> c_int {

@@ -15,7 +15,7 @@ use crate::fabric::Fabric;
 use crate::guard::{self, Result};
 use crate::handle::{self, Noun};
 use crate::info::Attributes;
-use crate::{interface, log, parameters};
+use crate::{address, interface, log, parameters};
 
 /// A domain.
 pub(crate) struct Domain {
@@ -77,9 +77,13 @@ impl Domain {
         })?;
         log::info!(DOMAIN, "opened a NIC at {}", nic.local());
         Ok(Domain {
+            format: match attributes.format {
+                // Of addresses in a row, the length must be known.
+                FI_SOCKADDR => address::format_of(&nic.local()),
+                format => format,
+            },
             nic,
             fabric: fabric.clone(),
-            format: attributes.format,
             api_version: attributes.api_version,
             mr_mode: attributes.mr_mode,
             caps: attributes.caps,
@@ -170,7 +174,7 @@ static OPERATIONS: fi_ops_domain = fi_ops_domain {
     endpoint: Some(crate::ep::open),
     scalable_ep: Some(crate::no::scalable_ep),
     cntr_open: Some(crate::cntr::open),
-    poll_open: Some(crate::no::poll_open),
+    poll_open: Some(crate::poll::open),
     stx_ctx: Some(crate::no::stx_ctx),
     srx_ctx: Some(crate::no::srx_ctx),
     query_atomic: Some(crate::atomic::query),

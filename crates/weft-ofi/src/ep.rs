@@ -44,6 +44,9 @@ pub(crate) struct Shared {
     /// The least room that is left in a multi-receive buffer before it is given back.
     pub(crate) multi_receive_least: AtomicUsize,
     connection: Mutex<Option<Connection>>,
+    /// The name of the passive endpoint that it was made of or accepts for, as with sockets; its packets come from the
+    /// domain's NIC.
+    name: Option<Address>,
     /// Messages that were claimed, by the context of the call that did.
     claims: Mutex<HashMap<u64, ClaimId>>,
 }
@@ -58,11 +61,11 @@ impl Shared {
         self.bound.lock().unwrap_or_else(PoisonError::into_inner).events.clone()
     }
 
-    /// The peer that a connected endpoint talks to from now on.
-    pub(crate) fn set_connected(&self, peer: Option<PeerId>) {
-        if let Some(live) = self.live.get() {
-            live.connected.store(peer.map_or(NOT_CONNECTED, |peer| peer.0), Ordering::Release);
-        }
+    /// The peer that a connected endpoint talks to from now on; whether it talked to one before.
+    pub(crate) fn set_connected(&self, peer: Option<PeerId>) -> bool {
+        let Some(live) = self.live.get() else { return false };
+        let before = live.connected.swap(peer.map_or(NOT_CONNECTED, |peer| peer.0), Ordering::AcqRel);
+        before != NOT_CONNECTED
     }
 
     pub(crate) fn keep_claim(&self, context: u64, claim: ClaimId) {
@@ -258,9 +261,11 @@ impl Endpoint {
 
     /// The address that peers use.
     pub(crate) fn name(&self) -> Result<Address> {
-        match self.shared.live.get() {
-            Some(live) => Ok(live.endpoint.address()),
-            None => Err(-FI_EOPBADSTATE),
+        match (self.shared.name, self.shared.live.get()) {
+            (Some(name), _) => Ok(name),
+            (None, Some(live)) => Ok(live.endpoint.address()),
+            // Its number is not drawn yet.
+            (None, None) => Ok(Address { socket: self.shared.domain.nic.local(), endpoint: 0 }),
         }
     }
 }
@@ -314,12 +319,15 @@ pub(crate) unsafe extern "C" fn open_with_flags(
         // SAFETY: an info of libfabric, whose attributes are null or valid.
         let attributes = unsafe { Attributes::of(info)? };
         domain.check_source(&attributes)?;
+        // SAFETY: the handle of an info is null or an open object of the interface.
+        let name = unsafe { crate::pep::name_of(attributes.handle())? };
         let shared = Shared {
             domain: domain.clone(),
             bound: Mutex::default(),
             live: OnceLock::new(),
             multi_receive_least: AtomicUsize::new(64),
             connection: Mutex::default(),
+            name,
             claims: Mutex::default(),
             attributes,
         };
@@ -358,6 +366,9 @@ unsafe extern "C" fn close(fid: *mut fid) -> c_int {
 
 impl Drop for Shared {
     fn drop(&mut self) {
+        if let Some(peers) = &self.bound.get_mut().unwrap_or_else(PoisonError::into_inner).peers {
+            peers.users.fetch_sub(1, Ordering::AcqRel);
+        }
         if let Some(connection) = self.connection().take()
             && let Ok(connections) = self.domain.connections()
         {
@@ -403,6 +414,7 @@ unsafe extern "C" fn bind(fid: *mut fid, to: *mut fid, flags: u64) -> c_int {
                 if bound.peers.is_some() || endpoint.shared.attributes.kind == FI_EP_MSG {
                     return Err(-FI_EINVAL);
                 }
+                peers.users.fetch_add(1, Ordering::AcqRel);
                 bound.peers = Some(peers.clone());
                 Ok(())
             }

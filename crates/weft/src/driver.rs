@@ -102,6 +102,8 @@ pub(crate) enum Awaited {
     Timeout,
     /// For a completion.
     Completion(QueueId),
+    /// For that many completions.
+    Completions { queue: QueueId, count: usize },
     /// For a completion in one of these queues that nobody has taken aside.
     Fresh([Option<QueueId>; 2]),
     /// For a counter to reach a value, or to count another error than these.
@@ -471,6 +473,9 @@ impl Core {
         match awaited {
             Awaited::Timeout => false,
             Awaited::Completion(queue) => self.stash.holds(queue) || self.engine.completions(queue) > 0,
+            Awaited::Completions { queue, count } => {
+                self.stash.count(queue).saturating_add(self.engine.completions(queue)) >= count
+            }
             Awaited::Fresh(queues) => queues.into_iter().flatten().any(|queue| self.engine.completions(queue) > 0),
             Awaited::Count { counter, value, errors } => {
                 let count = self.engine.counter(counter);
