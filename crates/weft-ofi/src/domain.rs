@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use weft::raw::DeferredId;
+use weft::raw::{DeferredId, OneAtATime};
 use weft::{Address, PeerId, Progress};
 
 use crate::abi::*;
@@ -59,7 +59,12 @@ impl Domain {
                 FI_PROGRESS_AUTO => Progress::Automatic,
                 _ => Progress::Manual,
             };
-            parameters::builder(fabric)?.progress(progress).udp(socket).map_err(|error| error)
+            let mut builder = parameters::builder(fabric)?.progress(progress).stand_in();
+            if attributes.threading == FI_THREAD_DOMAIN && progress == Progress::Manual {
+                // SAFETY: what the program promised with this level.
+                builder = builder.single_threaded(unsafe { OneAtATime::promise() });
+            }
+            builder.udp(socket)
         };
         // Who has the port may be a passive endpoint of this very program, or another domain: then an endpoint that must
         // have it is refused, and all others need not care.
