@@ -88,7 +88,8 @@ impl Queue {
     pub(crate) fn add_multi_receive(&self, context: u64, buffer: u64) -> u64 {
         let mut multi = self.multi();
         multi.next += 1;
-        let number = multi.next;
+        // Unlike any address that a program could name a receive by.
+        let number = multi.next | 1 << 63;
         multi.buffers.insert(number, (context, buffer));
         number
     }
@@ -322,8 +323,9 @@ impl Queue {
         let each = |completion: &Ended<'_>| {
             let Err(reason) = completion.result else { return ControlFlow::Break(()) };
             let (error, reason) = (failure(reason), reason as i32);
-            let truncated = if error == FI_ETRUNC { completion.length as usize } else { 0 };
-            let length = if error == FI_ETRUNC { 0 } else { completion.length as usize };
+            // Of a message that did not fit, the room is told, and what was beyond it.
+            let length = if error == FI_ETRUNC { completion.length.min(completion.offset()) } else { completion.length };
+            let (truncated, length) = ((completion.length - length) as usize, length as usize);
             let source = self.name(completion);
             let made = Made { error, reason, source, length, ..self.entry(completion) };
             found = Some((made, completion.source(), truncated));

@@ -59,7 +59,7 @@ impl Domain {
                 FI_PROGRESS_AUTO => Progress::Automatic,
                 _ => Progress::Manual,
             };
-            let mut builder = parameters::builder(fabric)?.progress(progress).stand_in();
+            let mut builder = parameters::builder(fabric)?.progress(progress);
             if attributes.threading == FI_THREAD_DOMAIN && progress == Progress::Manual {
                 // SAFETY: what the program promised with this level.
                 builder = builder.single_threaded(unsafe { OneAtATime::promise() });
