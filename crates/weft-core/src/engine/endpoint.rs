@@ -103,6 +103,7 @@ impl<M: Memory> Engine<M> {
             bindings,
             receives_at,
             only: None,
+            silenced: false,
             posted: Posted::new(self.keyed.clone(), receives),
             unexpected: Unexpected::new(self.keyed.clone(), unexpected),
             tagged_posted: Posted::new(self.keyed.clone(), receives),
@@ -179,6 +180,40 @@ impl<M: Memory> Engine<M> {
         self.end_messages(now, endpoint, Failure::Aborted, &|envelope| {
             envelope.endpoint == endpoint && envelope.source_id != source
         });
+        Ok(())
+    }
+
+    /// From now on nothing that ends at an endpoint is reported or counted: buffers are just released. For one that is
+    /// about to be closed by a user who does not want to hear of what is under way.
+    pub fn silence_endpoint(&mut self, endpoint: EndpointId) {
+        if let Some(endpoint) = self.endpoint_mut(endpoint) {
+            endpoint.silenced = true;
+        }
+    }
+
+    /// Sets those bindings of an endpoint that it has not got yet; the others stay as they are. What its user has posted
+    /// has no place in the new queues: so it is called before anything is posted to the side that they are for. `notices`:
+    /// writes of peers with immediate data that are under way by another road ([`Engine::reserve_remote_write`]).
+    pub fn bind_endpoint(&mut self, endpoint: EndpointId, more: &Bindings, notices: usize) -> Result<(), PostError> {
+        let is_bound = self.endpoint(endpoint).ok_or(PostError::NoSuchEndpoint)?.bindings.receive_queue.is_some();
+        let receives = more.receive_queue.filter(|_| !is_bound);
+        if let Some(queue) = receives.and_then(|queue| self.queues.get_mut(queue.0 as usize)) {
+            let under_way = self.messages.values().filter(|message| message.is_notice_to(endpoint)).count();
+            let notices = notices + under_way;
+            if !queue.reserve_many(notices) {
+                return Err(PostError::CompletionQueueFull);
+            }
+            queue.serve_receives();
+        }
+        let bindings = &mut self.endpoint_mut(endpoint).ok_or(PostError::NoSuchEndpoint)?.bindings;
+        bindings.transmit_queue = bindings.transmit_queue.or(more.transmit_queue);
+        bindings.receive_queue = bindings.receive_queue.or(more.receive_queue);
+        bindings.send_counter = bindings.send_counter.or(more.send_counter);
+        bindings.receive_counter = bindings.receive_counter.or(more.receive_counter);
+        bindings.read_counter = bindings.read_counter.or(more.read_counter);
+        bindings.write_counter = bindings.write_counter.or(more.write_counter);
+        bindings.remote_write_counter = bindings.remote_write_counter.or(more.remote_write_counter);
+        bindings.remote_read_counter = bindings.remote_read_counter.or(more.remote_read_counter);
         Ok(())
     }
 

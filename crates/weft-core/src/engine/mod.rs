@@ -211,6 +211,8 @@ struct Endpoint {
     receives_at: Option<EndpointId>,
     /// The only one who may reach it.
     only: Option<SourceId>,
+    /// Nothing of it is reported any more.
+    silenced: bool,
     posted: Posted<PostedReceive>,
     unexpected: Unexpected<UnexpectedMessage>,
     tagged_posted: Posted<PostedReceive>,

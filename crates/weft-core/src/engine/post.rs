@@ -385,10 +385,10 @@ impl<M: Memory> Engine<M> {
             self.release_buffers(command);
             return;
         };
-        let queue = endpoint.bindings.transmit_queue;
-        let counter = counter_of(endpoint, command.operation);
+        let (queue, silenced) = (endpoint.bindings.transmit_queue, endpoint.silenced);
+        let counter = counter_of(endpoint, command.operation).filter(|_| !silenced);
         self.count(counter, result.is_ok());
-        let silent = result.is_ok() && command.has(CommandFlags::SILENT);
+        let silent = silenced || result.is_ok() && command.has(CommandFlags::SILENT);
         if silent || queue.is_none() {
             self.unreserve(queue);
             self.release_buffers(command);

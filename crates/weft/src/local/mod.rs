@@ -537,6 +537,12 @@ impl Local {
         self.routes.iter().flatten().filter(|route| route.endpoint == endpoint).map(|route| route.under_way()).sum()
     }
 
+    /// Writes of peers with immediate data that are under way to an endpoint.
+    pub(crate) fn notices_under_way(&self, endpoint: EndpointId) -> usize {
+        let visitors = self.visitors.iter().flatten().filter(|visitor| visitor.arrival.endpoint == endpoint);
+        visitors.map(|visitor| visitor.notices_under_way()).sum()
+    }
+
     /// An endpoint closes: before the engine forgets it, its commands end.
     pub(crate) fn close_endpoint(&mut self, engine: &mut Engine<HostMemory>, endpoint: EndpointId) {
         for index in 0..self.routes.len() {
