@@ -120,6 +120,7 @@ impl Harness {
             ignore: u64::MAX,
             multi: None,
             silent: false,
+            announce: false,
             context: 0,
         };
         self.operations += usize::from(self.engine.post_receive(self.now, &receive).is_ok());

@@ -232,8 +232,9 @@ fn wrong_words_get_usage() {
         (&["encode", "roce-v2"], "names of a protocol and an opcode"),
         (&["info", "twice"], "what is `twice`?"),
         (&["info", "--fast"], "unknown option `--fast`"),
-        (&["bench"], "bench decode, match, lat, bw, rate or device"),
+        (&["bench"], "bench decode, match, lat, bw, rate, device or ofi"),
         (&["bench", "lat", "--sizes", "x"], "`x` is no size"),
+        (&["bench", "ofi", "--op", "swim"], "--op takes send or tagged"),
         (&["bench", "bw", "--op", "swim"], "--op takes send, tagged, write, read or atomic"),
         (&["bench-node", "weft"], "is for `weft bench` alone"),
     ] {

@@ -134,7 +134,7 @@ impl AddressVector {
     }
 
     /// Forgets a name. It may be given to another endpoint later. What is under way to the peer goes on.
-    pub fn remove(&mut self, peer: PeerId) -> bool {
+    pub(crate) fn remove(&mut self, peer: PeerId) -> bool {
         let Some(entry) = self.entries.get_mut(peer.0 as usize).and_then(Option::take) else { return false };
         self.by_source.remove(&entry.source.0);
         self.free.push(peer.0);
@@ -143,6 +143,7 @@ impl AddressVector {
 
     /// The address behind a name.
     #[must_use]
+    #[inline]
     pub fn address(&self, peer: PeerId) -> Option<Address> {
         self.entry(peer).map(|entry| entry.address)
     }
@@ -155,6 +156,7 @@ impl AddressVector {
 
     /// What matching compares for messages of this peer.
     #[must_use]
+    #[inline]
     pub fn source(&self, peer: PeerId) -> Option<SourceId> {
         self.entry(peer).map(|entry| entry.source)
     }
@@ -171,6 +173,7 @@ impl AddressVector {
         self.by_source.get(&source.0).copied().map(PeerId)
     }
 
+    #[inline]
     fn entry(&self, peer: PeerId) -> Option<&Entry> {
         self.entries.get(peer.0 as usize)?.as_ref()
     }

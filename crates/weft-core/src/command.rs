@@ -221,6 +221,8 @@ pub struct Receive {
     pub multi: Option<u64>,
     /// No completion when it succeeds.
     pub silent: bool,
+    /// Takes no bytes: the message that it matches is claimed, and its completion tells by what name.
+    pub announce: bool,
     /// The user's own name for it.
     pub context: u64,
     /// Counts its end besides the endpoint's own counter.

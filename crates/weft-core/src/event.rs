@@ -4,9 +4,10 @@
 //! accepts the first packet of a message), and who cannot reserve is refused.
 
 use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 use core::fmt;
 
-use crate::address::{Address, PeerId};
+use crate::address::{Address, AddressVector, PeerId};
 use crate::memory::LocalKey;
 
 /// Names a completion queue of this node.
@@ -38,6 +39,11 @@ pub enum CompletionKind {
     FetchAtomic,
     /// A peer wrote, with immediate data.
     RemoteWrite,
+    /// A message without tag has come for a receive that takes no bytes: the claim's name is in
+    /// [`Completion::offset`].
+    Announced,
+    /// The same with tag.
+    TaggedAnnounced,
     /// A multi-receive buffer is given back without another message: the next one did not fit.
     BufferReleased,
 }
@@ -106,6 +112,11 @@ impl CompletionFlags {
     pub const MULTI: CompletionFlags = CompletionFlags(1);
     /// This completion gives the multi-receive buffer back.
     pub const RELEASED: CompletionFlags = CompletionFlags(2);
+    /// In a queue: the peer sent the message.
+    const FROM_PEER: CompletionFlags = CompletionFlags(0x40);
+    /// In a queue: who sent the message has no name.
+    const FROM_STRANGER: CompletionFlags = CompletionFlags(0x80);
+    const FROM: CompletionFlags = CompletionFlags(0xc0);
 
     /// Of a multi-receive buffer, given back or not.
     #[must_use]
@@ -145,14 +156,102 @@ pub struct Completion {
     pub local: LocalKey,
     /// Of atomics with results: the buffer that holds them.
     pub results: LocalKey,
-    /// Of multi-receive: where in the buffer the message begins.
+    /// Of multi-receive: where in the buffer the message begins. Of an announced message: its
+    /// [`ClaimId`](crate::engine::ClaimId).
     pub offset: u64,
+}
+
+/// A completion as it waits in its queue: one cache line. Who sent a message is its peer, or stands beside the queue where
+/// that has no name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The context of the operation.
+    pub context: u64,
+    /// Bytes received or moved. Of a truncated message: its full length.
+    pub length: u64,
+    /// The message's tag; of a receive that got none, the tag that it waited for.
+    pub tag: u64,
+    /// Immediate data.
+    pub immediate: Option<u64>,
+    /// [`Completion::offset`]; of atomics with results, the buffer that holds them.
+    pub place: u64,
+    /// The peer's name in the address vector, if it has one; of a receive that got none, whom it waited for.
+    pub peer: Option<PeerId>,
+    /// The buffer that the operation used, [`LocalKey::NONE`] when it stays in use (multi-receive).
+    pub local: LocalKey,
+    /// What it is about.
+    pub kind: CompletionKind,
+    /// What is special.
+    pub flags: CompletionFlags,
+    /// How it ended.
+    pub result: Result<(), Failure>,
+}
+
+const _: () = assert!(size_of::<Entry>() == 64, "a waiting completion is one cache line");
+
+impl Entry {
+    /// A completion as it waits; its source is kept by whoever has the queue.
+    #[must_use]
+    fn new(completion: &Completion) -> Entry {
+        let source = match (completion.source, completion.peer) {
+            (None, _) => CompletionFlags::NONE,
+            (Some(_), Some(_)) => CompletionFlags::FROM_PEER,
+            (Some(_), None) => CompletionFlags::FROM_STRANGER,
+        };
+        Entry {
+            context: completion.context,
+            length: completion.length,
+            tag: completion.tag,
+            immediate: completion.immediate,
+            place: match completion.kind {
+                CompletionKind::FetchAtomic => u64::from(completion.results.0),
+                _ => completion.offset,
+            },
+            peer: completion.peer,
+            local: completion.local,
+            kind: completion.kind,
+            flags: CompletionFlags(completion.flags.0 | source.0),
+            result: completion.result,
+        }
+    }
+
+    /// Where in the buffer of a multi-receive the message begins.
+    #[must_use]
+    #[inline]
+    pub fn offset(&self) -> u64 {
+        if self.kind == CompletionKind::FetchAtomic { 0 } else { self.place }
+    }
+
+    /// All of it, with who sent it.
+    fn to_completion(self, source: Option<Address>) -> Completion {
+        let fetches = self.kind == CompletionKind::FetchAtomic;
+        Completion {
+            context: self.context,
+            kind: self.kind,
+            flags: CompletionFlags(self.flags.0 & !CompletionFlags::FROM.0),
+            result: self.result,
+            length: self.length,
+            tag: self.tag,
+            immediate: self.immediate,
+            source,
+            peer: self.peer,
+            local: self.local,
+            results: if fetches { LocalKey(self.place as u32) } else { LocalKey::NONE },
+            offset: self.offset(),
+        }
+    }
 }
 
 /// A completion queue.
 #[derive(Debug)]
 pub struct CompletionQueue {
-    entries: VecDeque<Completion>,
+    /// A ring, which is filled up to its capacity when it goes round for the first time.
+    entries: Vec<Entry>,
+    /// Place of the oldest.
+    head: usize,
+    len: usize,
+    /// Who sent the messages whose sender has no name, in order of their entries.
+    strangers: VecDeque<Address>,
     capacity: usize,
     reserved: usize,
     /// Places that what is posted must leave to messages that arrive: otherwise two nodes that only send could wait for
@@ -164,13 +263,15 @@ impl CompletionQueue {
     /// A queue for `capacity` completions; the memory is taken now.
     #[must_use]
     pub fn new(capacity: usize) -> CompletionQueue {
-        CompletionQueue { entries: VecDeque::with_capacity(capacity), capacity, reserved: 0, share_of_receives: 0 }
+        let (entries, strangers) = (Vec::with_capacity(capacity), VecDeque::new());
+        CompletionQueue { entries, head: 0, len: 0, strangers, capacity, reserved: 0, share_of_receives: 0 }
     }
 
     /// Keeps a place free for a later [`CompletionQueue::push`]. False: there is none.
     #[must_use]
+    #[inline]
     pub fn reserve(&mut self) -> bool {
-        let free = self.entries.len() + self.reserved < self.capacity;
+        let free = self.len + self.reserved < self.capacity;
         self.reserved += usize::from(free);
         free
     }
@@ -197,16 +298,64 @@ impl CompletionQueue {
     }
 
     /// Gives a reserved place back.
+    #[inline]
     pub fn unreserve(&mut self) {
         debug_assert!(self.reserved > 0, "unreserve without reserve");
         self.reserved = self.reserved.saturating_sub(1);
     }
 
     /// Fills a reserved place.
-    pub fn push(&mut self, completion: Completion) {
+    pub fn push(&mut self, completion: &Completion) {
         self.unreserve();
-        debug_assert!(self.entries.len() < self.capacity, "push without reserve");
-        self.entries.push_back(completion);
+        debug_assert!(self.len < self.capacity, "push without reserve");
+        let entry = Entry::new(completion);
+        if entry.flags.contains(CompletionFlags::FROM_STRANGER) {
+            self.strangers.extend(completion.source);
+        }
+        self.append(entry);
+    }
+
+    #[inline]
+    fn append(&mut self, entry: Entry) {
+        let place = self.place(self.len);
+        match self.entries.get_mut(place) {
+            Some(free) => *free = entry,
+            None => self.entries.push(entry),
+        }
+        self.len += 1;
+    }
+
+    /// Where the entry is that has so many before it.
+    #[inline]
+    fn place(&self, before: usize) -> usize {
+        let place = self.head + before;
+        if place >= self.capacity { place - self.capacity } else { place }
+    }
+
+    /// Whether a place is free for a message.
+    #[must_use]
+    #[inline]
+    pub fn has_room(&self) -> bool {
+        self.len + self.reserved < self.capacity
+    }
+
+    /// Adds the completion of a message without a reserved place, after [`CompletionQueue::has_room`].
+    #[inline]
+    pub fn push_message(&mut self, mut entry: Entry, source: &Address) {
+        debug_assert!(self.has_room(), "there is room");
+        if entry.peer.is_some() {
+            entry.flags.0 |= CompletionFlags::FROM_PEER.0;
+        } else {
+            entry.flags.0 |= CompletionFlags::FROM_STRANGER.0;
+            self.strangers.push_back(*source);
+        }
+        self.append(entry);
+    }
+
+    /// How many completions of what is posted there is room for.
+    #[must_use]
+    pub fn room_for_posts(&self) -> usize {
+        self.free().saturating_sub(self.share_of_receives)
     }
 
     /// Whether what is posted now could complete now.
@@ -218,45 +367,82 @@ impl CompletionQueue {
 
     /// Adds a completion without a reserved place, after [`CompletionQueue::has_room_for_post`].
     #[inline]
-    pub fn push_at_once(&mut self, completion: Completion) {
-        debug_assert!(self.entries.len() + self.reserved < self.capacity, "there is room");
-        self.entries.push_back(completion);
+    pub fn push_at_once(&mut self, entry: Entry) {
+        debug_assert!(self.has_room(), "there is room");
+        self.append(entry);
     }
 
     /// The oldest completion.
-    pub fn pop(&mut self) -> Option<Completion> {
-        self.entries.pop_front()
+    pub fn pop(&mut self, peers: &AddressVector) -> Option<Completion> {
+        let source = self.source(peers);
+        let entry = *self.front()?;
+        self.drop_front();
+        Some(entry.to_completion(source))
     }
 
     /// The oldest completion, left where it is.
     #[must_use]
     #[inline]
-    pub fn front(&self) -> Option<&Completion> {
-        self.entries.front()
+    pub fn front(&self) -> Option<&Entry> {
+        if self.len == 0 { None } else { self.entries.get(self.head) }
+    }
+
+    /// Who sent the message that the oldest completion tells of.
+    #[must_use]
+    pub fn source(&self, peers: &AddressVector) -> Option<Address> {
+        let entry = self.front()?;
+        if entry.flags.contains(CompletionFlags::FROM_STRANGER) {
+            return self.strangers.front().copied();
+        }
+        entry.peer.filter(|_| entry.flags.contains(CompletionFlags::FROM_PEER)).and_then(|peer| peers.address(peer))
     }
 
     /// Takes the oldest completion out.
     #[inline]
     pub fn drop_front(&mut self) {
-        self.entries.pop_front();
+        let Some(entry) = self.front() else { return };
+        let stranger = entry.flags.contains(CompletionFlags::FROM_STRANGER);
+        self.head = self.place(1);
+        self.len -= 1;
+        if stranger {
+            self.strangers.pop_front();
+        }
+    }
+
+    /// A name is about to go: what waits here and came from it keeps its address.
+    pub(crate) fn forget(&mut self, peer: PeerId, address: Address) {
+        let came = |entry: &Entry| entry.peer == Some(peer) && entry.flags.contains(CompletionFlags::FROM_PEER);
+        let mut before = core::mem::take(&mut self.strangers);
+        for index in 0..self.len {
+            let place = self.place(index);
+            let Some(entry) = self.entries.get_mut(place) else { break };
+            if came(entry) {
+                entry.flags.0 ^= CompletionFlags::FROM.0;
+                self.strangers.push_back(address);
+            } else if entry.flags.contains(CompletionFlags::FROM_STRANGER) {
+                self.strangers.extend(before.pop_front());
+            }
+        }
     }
 
     /// Completions that wait to be read.
     #[must_use]
+    #[inline]
     pub fn len(&self) -> usize {
-        self.entries.len()
+        self.len
     }
 
     /// Whether there is nothing to read.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.len == 0
     }
 
     /// Places that neither hold a completion nor wait for one.
     #[must_use]
+    #[inline]
     pub fn free(&self) -> usize {
-        self.capacity.saturating_sub(self.entries.len() + self.reserved)
+        self.capacity.saturating_sub(self.len + self.reserved)
     }
 
     /// Places kept for completions to come.

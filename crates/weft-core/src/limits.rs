@@ -57,6 +57,9 @@ pub const NUMBER_ROW_MAX: u32 = 1 << 16;
 pub const NUMBER_ROWS_MAX: usize = 1 << 10;
 /// Entries of one matching structure: a place has a 32-bit number, of which the last is no place.
 pub const MATCH_ENTRIES_MAX: usize = u32::MAX as usize;
+/// Entries that are looked at one by one before any is hashed: a look costs about a tenth of an entry's way into a table
+/// and out of it.
+pub const MATCH_LOOKS: usize = 8;
 /// Kinds of receive (anyone or one source, and the bits ignored) that posted receives are hashed by at the same time,
 /// without the exact ones. MPI has three: any source, any tag, both.
 pub const MATCH_CLASSES_MAX: usize = 15;

@@ -21,6 +21,7 @@ fn any(pair: &Pair, node: usize) -> Receive {
         ignore: 0,
         multi: None,
         silent: false,
+        announce: false,
         context: 0,
         counter: None,
     }
@@ -134,4 +135,57 @@ fn what_is_claimed_counts_as_waiting() {
     let endpoint = pair.nodes[1].endpoint;
     pair.nodes[1].engine.close_endpoint(pair.now, endpoint);
     assert_eq!(pair.nodes[1].engine.state().unexpected, 0);
+}
+
+/// Datagrams are lost where nobody waits for them; who is told of one can have it later.
+#[test]
+fn datagrams_are_announced_too() {
+    let mut pair = Pair::new();
+    let endpoint = pair.nodes[1].datagrams;
+    let announced = Receive { endpoint, announce: true, context: 9, ..any(&pair, 1) };
+    pair.nodes[1].engine.post_receive(pair.now, &announced).unwrap();
+    let (from, datagram) = (pair.nodes[0].datagrams, weft_core::command::Operation::Datagram);
+    for bytes in [b"first", b"other"] {
+        pair.send(0, bytes, |command| {
+            (command.operation, command.endpoint, command.peer) = (datagram, from, DATAGRAM_PEER);
+        })
+        .unwrap();
+        pair.settle();
+        pair.sent(0);
+    }
+    let told = pair.received(1);
+    assert_eq!((told.context, told.kind, told.length), (9, weft_core::event::CompletionKind::Announced, 5));
+    let local = pair.buffer(1, vec![0; 5]);
+    let receive = Receive { endpoint, local, length: 5, ..any(&pair, 1) };
+    pair.nodes[1].engine.receive_claimed(pair.now, ClaimId(told.offset), &receive).unwrap();
+    assert_eq!(pair.received(1).result, Ok(()));
+    assert_eq!(pair.bytes(1, local), b"first");
+    assert_eq!(pair.nodes[1].engine.statistics().dropped_datagrams, 1);
+    pair.assert_quiet();
+}
+
+/// A receive that is told of its message stays posted while there is no room to keep it.
+#[test]
+fn an_announced_message_needs_room() {
+    let config = weft_core::engine::Config { unexpected_max: 1, ..Default::default() };
+    let mut pair = Pair::with(config, 64);
+    for _ in 0..3 {
+        let announced = Receive { announce: true, ..any(&pair, 1) };
+        pair.nodes[1].engine.post_receive(pair.now, &announced).unwrap();
+    }
+    for _ in 0..3 {
+        pair.send(0, b"one of three", |_| {}).unwrap();
+    }
+    for left in [2, 1, 0] {
+        pair.settle();
+        let told = pair.received(1);
+        assert_eq!(pair.nodes[1].engine.state().receives, left, "one claim at a time");
+        let endpoint = pair.nodes[1].endpoint;
+        pair.nodes[1].engine.discard_claimed(pair.now, endpoint, ClaimId(told.offset)).unwrap();
+    }
+    pair.settle();
+    for _ in 0..3 {
+        assert_eq!(pair.sent(0).result, Ok(()));
+    }
+    pair.assert_quiet();
 }

@@ -151,10 +151,7 @@ fn take(channel: &mut Channel, number: u64, into: &mut [u8]) {
     loop {
         if let Some(incoming) = receiver.peek().unwrap() {
             assert_eq!(incoming.record().words[0], number);
-            match incoming.inline() {
-                Some(inline) => into[..inline.len()].copy_from_slice(inline),
-                None => assert!(incoming.segment().copy_to(into)),
-            }
+            assert!(incoming.segment().copy_to(into));
             break;
         }
         std::hint::spin_loop();

@@ -68,6 +68,7 @@ unsafe impl Send for Buffer {}
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
+    #[inline]
     fn one(pointer: *mut u8, length: usize, writable: bool, owner: Owner) -> Buffer {
         let place = Place::HOST;
         Buffer { pointer: NonNull::new(pointer).unwrap_or(NonNull::dangling()), length, writable, place, owner }
@@ -110,6 +111,7 @@ impl Buffer {
 
     /// Where its bytes are; `None`: in several places.
     #[must_use]
+    #[inline]
     pub fn place(&self) -> Option<Place> {
         let Some(pieces) = self.pieces() else { return Some(self.place) };
         let mut places = pieces.iter().map(|piece| piece.place);
@@ -134,6 +136,7 @@ impl Buffer {
 
     /// Whether all of it is the host's.
     #[must_use]
+    #[inline]
     pub fn is_host(&self) -> bool {
         self.place().is_some_and(Place::is_host)
     }
@@ -223,6 +226,20 @@ impl Buffer {
         Buffer::one(pointer, length, writable, Owner::Borrowed(loan))
     }
 
+    /// Whether it is memory of the caller, so that nothing is to be done when it is dropped.
+    #[inline]
+    pub(crate) fn is_lent(&self) -> bool {
+        matches!(self.owner, Owner::Lent)
+    }
+
+    /// Drops it; that of memory of the caller costs nothing.
+    #[inline]
+    pub fn discard(self) {
+        if self.is_lent() {
+            std::mem::forget(self);
+        }
+    }
+
     /// Whether some of it is lent by a [`scope`](crate::borrowed::scope), which waits for it to be dropped.
     #[must_use]
     pub fn is_borrowed(&self) -> bool {
@@ -242,6 +259,7 @@ impl Buffer {
 
     /// Whether it has no bytes.
     #[must_use]
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }

@@ -107,7 +107,8 @@ impl HostMemory {
         if let Some(slot) = self.locals.get_mut(index as usize) {
             self.free = slot.next;
             slot.next = NO_SLOT;
-            slot.buffer = Some(buffer);
+            // A free slot has no buffer that would have to be dropped.
+            std::mem::forget(slot.buffer.replace(buffer));
             return Ok(local_key(index, slot.generation));
         }
         self.attach_new(buffer)
@@ -330,6 +331,7 @@ impl HostMemory {
 
     /// Whether another buffer can be attached.
     #[must_use]
+    #[inline]
     pub fn has_room(&self) -> bool {
         self.free != NO_SLOT || self.locals.len() < LOCAL_BUFFERS_MAX
     }
@@ -577,6 +579,7 @@ impl HostMemory {
 
     /// Whether memory of a device was ever attached or registered.
     #[must_use]
+    #[inline]
     pub fn uses_devices(&self) -> bool {
         self.uses_devices
     }
@@ -698,6 +701,7 @@ impl HostMemory {
 }
 
 impl Memory for HostMemory {
+    #[inline]
     fn local_length(&self, key: LocalKey) -> Option<u64> {
         if key == LocalKey::NONE {
             return None;
@@ -809,7 +813,28 @@ impl Memory for HostMemory {
         self.deregister(key)
     }
 
+    #[inline]
     fn release(&mut self, key: LocalKey) {
+        let index = key.0 & LOCAL_SLOT_MASK;
+        if let Some(slot) = self.locals.get_mut(index as usize)
+            && local_key(index, slot.generation) == key
+            && slot.buffer.as_ref().is_some_and(Buffer::is_lent)
+            && !(self.uses_devices || self.has_pairs)
+        {
+            // Nothing of it has to be dropped.
+            std::mem::forget(slot.buffer.take());
+            slot.generation = slot.generation.wrapping_add(1);
+            slot.next = self.free;
+            self.free = index;
+            return;
+        }
+        self.release_owned(key);
+    }
+}
+
+impl HostMemory {
+    /// Gives an attached buffer back, and keeps the memory of a copy for the next one.
+    fn release_owned(&mut self, key: LocalKey) {
         if let Some(buffer) = self.take(key) {
             self.recycle(buffer);
         }

@@ -24,6 +24,7 @@ mod host;
 mod keys;
 pub mod known;
 pub mod limits;
+pub mod lock;
 mod mapping;
 mod region;
 mod segment;

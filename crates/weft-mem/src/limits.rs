@@ -100,3 +100,6 @@ const _: () = {
     assert!(STAGING_UNASKED_MAX_BYTES <= STAGING_BYTES);
     assert!(LOCAL_BUFFERS_MAX > 2 * weft_core::limits::HANDLES_MAX);
 };
+
+/// Looks at a lock that another thread holds, before it is slept for: about as long as a short call holds it.
+pub const LOCK_SPINS: u32 = 100;

@@ -30,6 +30,7 @@ unsafe impl Sync for Segment<'_> {}
 impl<'a> Segment<'a> {
     /// Bytes of this program.
     #[must_use]
+    #[inline]
     pub fn from_slice(bytes: &'a [u8]) -> Segment<'a> {
         Segment::new(bytes.as_ptr().cast_mut(), bytes.len())
     }
@@ -39,12 +40,14 @@ impl<'a> Segment<'a> {
     /// # Safety
     /// The bytes can be read during `'a`, and no reference of Rust is to them.
     #[must_use]
+    #[inline]
     pub unsafe fn from_raw(pointer: *const u8, length: usize) -> Segment<'a> {
         Segment::new(pointer.cast_mut(), length)
     }
 
     /// Copies all of it out; false: `into` has another length.
     #[must_use]
+    #[inline]
     pub fn copy_to(&self, into: &mut [u8]) -> bool {
         if into.len() != self.len() {
             return false;
@@ -56,24 +59,28 @@ impl<'a> Segment<'a> {
 
     /// Some of it; `None`: it has not as many.
     #[must_use]
+    #[inline]
     pub fn part(&self, offset: usize, length: usize) -> Option<Segment<'a>> {
         let end = offset.checked_add(length)?;
         (end <= self.len()).then(|| Segment::new(self.iovec.iov_base.cast::<u8>().wrapping_add(offset), length))
     }
 
     /// The caller sees to it that the bytes can be read during `'a`.
+    #[inline]
     pub(crate) fn new(pointer: *mut u8, length: usize) -> Segment<'a> {
         Segment { iovec: libc::iovec { iov_base: pointer.cast(), iov_len: length }, memory: PhantomData }
     }
 
     /// Bytes.
     #[must_use]
+    #[inline]
     pub fn len(&self) -> usize {
         self.iovec.iov_len
     }
 
     /// Whether there are none.
     #[must_use]
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.iovec.iov_len == 0
     }

@@ -151,6 +151,8 @@ impl Queue {
             CompletionKind::FetchAtomic => FI_READ | FI_ATOMIC,
             CompletionKind::RemoteWrite => FI_REMOTE_WRITE | FI_RMA,
             CompletionKind::BufferReleased => FI_RECV | FI_MSG,
+            CompletionKind::Announced => FI_RECV | FI_MSG | FI_CLAIM,
+            CompletionKind::TaggedAnnounced => FI_RECV | FI_TAGGED | FI_CLAIM,
         };
         let mut context = completion.context;
         let mut buffer = 0;
@@ -186,7 +188,7 @@ impl Queue {
             false => multi.buffers.get(&completion.context).copied(),
         };
         let (context, buffer) = found.unwrap_or_default();
-        (context, buffer.wrapping_add(completion.offset))
+        (context, buffer.wrapping_add(completion.offset()))
     }
 
     /// Writes an entry in the queue's format.

@@ -236,6 +236,7 @@ impl Node {
             ignore: tag.map_or(0, |(_, ignore)| ignore),
             multi,
             silent: false,
+            announce: false,
             context: u64::from(operation.id),
             counter: None,
         };

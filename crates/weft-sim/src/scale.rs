@@ -137,6 +137,7 @@ impl End {
             ignore: 0,
             multi: None,
             silent: false,
+            announce: false,
             context: u64::MAX,
             counter: None,
         };
@@ -388,7 +389,7 @@ impl Scale<'_> {
         let Some(peer) = slot else { return };
         peer.missing = peer.missing.saturating_sub(1);
         if peer.missing == 0 {
-            self.hub.engine.addresses_mut().remove(peer.name);
+            self.hub.engine.remove_address(peer.name);
             *slot = None;
         }
     }

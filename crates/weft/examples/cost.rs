@@ -2,7 +2,8 @@
 //!
 //! `valgrind --tool=callgrind --collect-atstart=no --toggle-collect='cost::rounds' target/release/examples/cost 1000 16`, then
 //! `callgrind_annotate --inclusive=yes`: the functions below are never inlined, so each has a line of its own. Without a
-//! profiler it prints the time of a message.
+//! profiler it prints the time of a message. Arguments: rounds, messages of a round (0: a conversation), bytes, and 1 for
+//! domains without a lock.
 
 use std::hint::black_box;
 use std::ops::ControlFlow;
@@ -90,7 +91,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut number = |otherwise| numbers.next().unwrap_or(Ok(otherwise));
     let (count, batch, length) = (number(100_000)?, number(16)?, number(8)?);
     let fabric = Fabric::new("cost")?;
-    let domains = [fabric.domain().udp("127.0.0.1:0")?, fabric.domain().udp("127.0.0.1:0")?];
+    let alone = number(0)? != 0;
+    let domain = || match alone {
+        // SAFETY: this program has one thread.
+        true => fabric.domain().single_threaded(unsafe { raw::OneAtATime::promise() }).udp("127.0.0.1:0"),
+        false => fabric.domain().udp("127.0.0.1:0"),
+    };
+    let domains = [domain()?, domain()?];
     let queues = domains.each_ref().map(|domain| [domain.completion_queue(1024), domain.completion_queue(16)]);
     let [a, b] = [0, 1].map(|index: usize| domains[index].endpoint(&queues[index][0]));
     let endpoints = [a?, b?];

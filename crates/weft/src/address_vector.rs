@@ -43,7 +43,7 @@ impl AddressVector {
     pub fn remove(&self, peer: PeerId) -> bool {
         let mut core = self.domain.nic().lock();
         core.forget_way(peer);
-        core.engine.addresses_mut().remove(peer)
+        core.engine.remove_address(peer)
     }
 
     /// The address behind a name.

@@ -4,17 +4,18 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::ops::ControlFlow;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use weft_core::address::{Address, PeerId};
-use weft_core::event::{CompletionFlags, CompletionKind, Failure, QueueId};
+use weft_core::event::{CompletionFlags, CompletionKind, Entry, Failure, QueueId};
 use weft_core::memory::{LocalKey, Memory as _};
 use weft_mem::Buffer;
+use weft_mem::lock::Guard;
 
 use crate::atomic::Element;
 use crate::domain::Domain;
-use crate::driver::{Awaited, Core, Progress, Waiter};
+use crate::driver::{Alarm, Awaited, Core, Progress, Waiter};
 use crate::error::{Error, Result};
 use crate::raw::Ended;
 
@@ -44,13 +45,15 @@ pub struct CompletionQueue {
 struct Inner {
     id: QueueId,
     waiter: Waiter,
+    alarm: Alarm,
     domain: Domain,
 }
 
 impl CompletionQueue {
     pub(crate) fn open(domain: &Domain, capacity: usize) -> CompletionQueue {
         let id = domain.nic().lock().engine.open_queue(capacity);
-        CompletionQueue { inner: Arc::new(Inner { id, waiter: Waiter::default(), domain: domain.clone() }) }
+        let (waiter, alarm) = (Waiter::default(), Alarm::default());
+        CompletionQueue { inner: Arc::new(Inner { id, waiter, alarm, domain: domain.clone() }) }
     }
 
     /// The oldest completion, if there is one.
@@ -99,7 +102,8 @@ impl CompletionQueue {
     }
 
     /// The engine, after a round of progress if there would be nothing to read otherwise.
-    fn lock_with_completions(&self) -> MutexGuard<'_, Core> {
+    #[inline]
+    fn lock_with_completions(&self) -> Guard<'_, Core> {
         let nic = self.domain().nic();
         let mut core = nic.lock();
         if nic.progress_mode() == Progress::Manual && !core.is_ready(Awaited::Completion(self.inner.id)) {
@@ -109,16 +113,17 @@ impl CompletionQueue {
     }
 
     /// The oldest completion; sleeps until there is one, for `timeout` at most (`None`: for ever). Nothing: the time has
-    /// passed.
+    /// passed, or [`signal`](CompletionQueue::signal) ended it.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<Option<Completion>> {
         let awaited = Awaited::Completion(self.inner.id);
-        self.inner.waiter.wait(self.domain().nic(), awaited, timeout, || self.read())
+        self.inner.waiter.wait(self.domain().nic(), awaited, Some(&self.inner.alarm), timeout, || self.read())
     }
 
-    /// Sleeps until there is a completion to read, for `timeout` at most (`None`: for ever). False: the time has passed.
+    /// Sleeps until there is a completion to read, for `timeout` at most (`None`: for ever). False: the time has passed, or
+    /// [`signal`](CompletionQueue::signal) ended it.
     pub fn wait_ready(&self, timeout: Option<Duration>) -> Result<bool> {
         let (nic, awaited) = (self.domain().nic(), Awaited::Completion(self.inner.id));
-        let ready = self.inner.waiter.wait(nic, awaited, timeout, || {
+        let ready = self.inner.waiter.wait(nic, awaited, Some(&self.inner.alarm), timeout, || {
             let core = self.lock_with_completions();
             if core.is_ready(awaited) { Ok(Some(())) } else { core.check().map(|()| None) }
         });
@@ -134,9 +139,17 @@ impl CompletionQueue {
         self.inner.waiter.descriptor(self.domain().nic())
     }
 
-    /// Makes ready for sleep on the descriptor. False: there are completions, do not sleep.
+    /// Makes ready for sleep on the descriptor. False: there are completions or was a signal, do not sleep.
     pub fn try_wait(&self) -> Result<bool> {
-        self.inner.waiter.try_wait(self.domain().nic(), Awaited::Completion(self.inner.id))
+        self.inner.waiter.try_wait(self.domain().nic(), Awaited::Completion(self.inner.id), &self.inner.alarm)
+    }
+
+    /// Ends a [`wait`](CompletionQueue::wait) of another thread early, and makes the descriptor of who sleeps on it
+    /// readable once. If nobody waits, the next wait that finds no completion ends at once, or the next `try_wait` says
+    /// not to sleep. Several calls count as one.
+    pub fn signal(&self) {
+        let (id, mut core) = (self.inner.id, self.domain().nic().lock());
+        self.inner.alarm.ring(&mut core, |awaited| awaited == Awaited::Completion(id));
     }
 
     /// The domain it belongs to.
@@ -187,7 +200,8 @@ pub struct Completion {
     pub peer: Option<PeerId>,
     /// The buffer that the operation was given. `None` while a multi-receive goes on with it, and for borrowed memory.
     pub buffer: Option<Buffer>,
-    /// Of multi-receive: where in the buffer the message begins.
+    /// Of multi-receive: where in the buffer the message begins. Of an announced message: its
+    /// [`ClaimId`](crate::raw::ClaimId).
     pub offset: u64,
     /// The context is that of a multi-receive.
     pub multi: bool,
@@ -215,21 +229,19 @@ impl Completion {
         }
     }
 
-    /// As the engine tells it, without its buffer.
-    fn to_engine(&self) -> weft_core::event::Completion {
-        weft_core::event::Completion {
+    /// As the engine keeps it, without its buffer.
+    fn to_entry(&self) -> Entry {
+        Entry {
             context: self.context,
-            kind: self.kind,
-            flags: if self.multi { CompletionFlags::of_multi(self.released) } else { CompletionFlags::NONE },
-            result: self.result,
             length: self.length,
             tag: self.tag,
             immediate: self.immediate,
-            source: self.source,
+            place: self.offset,
             peer: self.peer,
             local: LocalKey::NONE,
-            results: LocalKey::NONE,
-            offset: self.offset,
+            kind: self.kind,
+            flags: if self.multi { CompletionFlags::of_multi(self.released) } else { CompletionFlags::NONE },
+            result: self.result,
         }
     }
 
@@ -360,9 +372,9 @@ impl Core {
         into.length = completion.length;
         into.tag = completion.tag;
         into.immediate = completion.immediate;
-        into.source = completion.source;
+        into.source = self.engine.completion_source(queue);
         into.peer = completion.peer;
-        into.offset = completion.offset;
+        into.offset = completion.offset();
         into.multi = completion.flags.contains(CompletionFlags::MULTI);
         into.released = completion.flags.contains(CompletionFlags::RELEASED);
         let local = completion.local;
@@ -380,8 +392,7 @@ impl Core {
         let mut count = 0;
         while count < limit && !self.stash.queues.is_empty() {
             let Some(aside) = self.stash.front(queue) else { break };
-            let completion = aside.to_engine();
-            if take(&Ended::new(&completion, aside.source)).is_break() {
+            if take(&Ended::from(&aside.to_entry(), aside.source)).is_break() {
                 return count;
             }
             self.stash.pop(queue);
@@ -392,9 +403,9 @@ impl Core {
             return count;
         }
         while count < limit {
-            let Some(completion) = self.engine.peek_completion(queue) else { break };
-            let local = completion.local;
-            if take(&Ended::new(completion, completion.source)).is_break() {
+            let Some(entry) = self.engine.peek_completion(queue) else { break };
+            let local = entry.local;
+            if take(&Ended::new(&self.engine, queue, entry)).is_break() {
                 break;
             }
             self.engine.drop_completion(queue);

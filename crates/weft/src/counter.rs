@@ -3,19 +3,19 @@
 use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use weft_core::event::{Counter as Count, CounterId};
 
 use crate::domain::Domain;
-use crate::driver::{Awaited, Progress, Waiter};
+use crate::driver::{Alarm, Awaited, Progress, Waiter};
 use crate::error::{Error, Result};
 
 /// Counts operations that ended. An endpoint can have one for each kind of operation
 /// ([`EndpointOptions`](crate::EndpointOptions)). Clones name the same counter.
 ///
 /// ```
-/// use std::time::Duration;
+/// use std::time::{Duration, Instant};
 /// use weft::EndpointOptions;
 /// # let domain = weft::Domain::udp("127.0.0.1:0")?;
 /// let received = domain.counter();
@@ -35,13 +35,15 @@ pub struct Counter {
 struct Inner {
     id: CounterId,
     waiter: Waiter,
+    alarm: Alarm,
     domain: Domain,
 }
 
 impl Counter {
     pub(crate) fn open(domain: &Domain) -> Counter {
         let id = domain.nic().lock().engine.open_counter();
-        Counter { inner: Arc::new(Inner { id, waiter: Waiter::default(), domain: domain.clone() }) }
+        let (waiter, alarm) = (Waiter::default(), Alarm::default());
+        Counter { inner: Arc::new(Inner { id, waiter, alarm, domain: domain.clone() }) }
     }
 
     /// Operations that succeeded.
@@ -83,13 +85,15 @@ impl Counter {
         (count.value, count.errors)
     }
 
-    /// Sleeps until the value is at least this, for `timeout` at most (`None`: for ever). Fails when an operation does.
+    /// Sleeps until the value is at least this, for `timeout` at most (`None`: for ever). Fails when an operation does, and
+    /// with [`Error::Interrupted`] when [`signal`](Counter::signal) ends it.
     pub fn wait(&self, value: u64, timeout: Option<Duration>) -> Result<()> {
         let errors = self.errors();
         let awaited = Awaited::Count { counter: self.inner.id, value, errors };
         // Threads that wait for different values must not forget each other's signals, so each has its own.
         let waiter = Waiter::default();
-        let reached = waiter.wait(self.domain().nic(), awaited, timeout, || {
+        let start = Instant::now();
+        let reached = waiter.wait(self.domain().nic(), awaited, Some(&self.inner.alarm), timeout, || {
             let count = self.count();
             self.domain().nic().lock().check_devices()?;
             if count.value >= value {
@@ -104,7 +108,8 @@ impl Counter {
         match reached? {
             Some(true) => Ok(()),
             Some(false) => Err(Error::CountedFailure),
-            None => Err(Error::TimedOut),
+            None if timeout.is_some_and(|timeout| start.elapsed() >= timeout) => Err(Error::TimedOut),
+            None => Err(Error::Interrupted),
         }
     }
 
@@ -117,7 +122,14 @@ impl Counter {
     /// do not sleep.
     pub fn try_wait(&self, value: u64) -> Result<bool> {
         let awaited = Awaited::Count { counter: self.inner.id, value, errors: self.errors() };
-        self.inner.waiter.try_wait(self.domain().nic(), awaited)
+        self.inner.waiter.try_wait(self.domain().nic(), awaited, &self.inner.alarm)
+    }
+
+    /// Ends waits of other threads early, as [`CompletionQueue::signal`](crate::CompletionQueue::signal).
+    pub fn signal(&self) {
+        let (id, mut core) = (self.inner.id, self.domain().nic().lock());
+        let sleeps = |awaited| matches!(awaited, Awaited::Count { counter, .. } if counter == id);
+        self.inner.alarm.ring(&mut core, sleeps);
     }
 
     /// The domain it belongs to.

@@ -12,6 +12,7 @@ use weft_link::Link;
 use weft_link::udp::{self, UdpLink};
 use weft_link::wait::WaitSet;
 use weft_mem::HostMemory;
+use weft_mem::lock::OneAtATime;
 
 use crate::address_vector::AddressVector;
 use crate::completion_queue::CompletionQueue;
@@ -157,6 +158,7 @@ impl Domain {
         self.nic().lock().abandon();
     }
 
+    #[inline]
     pub(crate) fn nic(&self) -> &Nic {
         &self.shared.nic
     }
@@ -210,6 +212,7 @@ pub struct DomainBuilder {
     progress: Progress,
     decorators: Vec<Decorator>,
     road: Option<Road>,
+    promised: Option<OneAtATime>,
 }
 
 /// How peers on the same machine are reached.
@@ -231,6 +234,7 @@ impl DomainBuilder {
             progress: Progress::Manual,
             decorators: Vec::new(),
             road: None,
+            promised: None,
         }
     }
 
@@ -245,6 +249,14 @@ impl DomainBuilder {
     #[must_use]
     pub fn progress(mut self, progress: Progress) -> DomainBuilder {
         self.progress = progress;
+        self
+    }
+
+    /// Spares the lock: the caller has promised that calls of this domain, and of everything that is made from it, come one
+    /// at a time. Not possible with [`Progress::Automatic`], which is a thread of its own.
+    #[must_use]
+    pub fn single_threaded(mut self, promise: OneAtATime) -> DomainBuilder {
+        self.promised = Some(promise);
         self
     }
 
@@ -293,6 +305,9 @@ impl DomainBuilder {
     }
 
     fn open(self, link: Box<dyn Link>, local: Option<Local>) -> Result<Domain> {
+        if self.promised.is_some() && self.progress == Progress::Automatic {
+            return Err(Error::NotSingleThreaded);
+        }
         let link = self.decorators.into_iter().fold(link, |link, wrap| wrap(link));
         let mut seed = [0; 32];
         getrandom::fill(&mut seed)
@@ -303,7 +318,7 @@ impl DomainBuilder {
         }
         let engine = Engine::new(config, self.fabric.codec(), seed, HostMemory::new());
         let address = link.local();
-        let nic = Arc::new(Nic::new(Core::new(engine, link, local), self.progress));
+        let nic = Arc::new(Nic::new(Core::new(engine, link, local), self.progress, self.promised));
         let thread = match self.progress {
             Progress::Manual => None,
             Progress::Automatic => Some(start_thread(&nic)?),

@@ -6,8 +6,8 @@
 //! So no wake-up can be lost, and nobody makes a system call to wake somebody who is awake.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use weft_core::engine::{Engine, Piece, Transmit};
@@ -16,6 +16,7 @@ use weft_core::time::Time;
 use weft_link::staged::{OutgoingAnywhere, Staged};
 use weft_link::wait::{WaitSet, ticks};
 use weft_link::{Link, Outgoing, SendError};
+use weft_mem::lock::{Guard, Lock, OneAtATime};
 use weft_mem::{HostMemory, Segment, Sendable};
 
 use crate::completion_queue::Stash;
@@ -40,24 +41,25 @@ pub enum Progress {
 
 /// A NIC as its handles and its thread share it.
 pub(crate) struct Nic {
-    core: Mutex<Core>,
+    core: Lock<Core>,
     progress: Progress,
     stop: AtomicBool,
 }
 
 impl Nic {
-    pub(crate) fn new(core: Core, progress: Progress) -> Nic {
-        Nic { core: Mutex::new(core), progress, stop: AtomicBool::new(false) }
+    pub(crate) fn new(core: Core, progress: Progress, promised: Option<OneAtATime>) -> Nic {
+        Nic { core: Lock::new(core, promised), progress, stop: AtomicBool::new(false) }
     }
 
     /// The engine and its link. A panic of another thread inside of it can leave an operation unfinished, but memory is
     /// checked at every use, so going on is safe.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Core> {
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    #[inline]
+    pub(crate) fn lock(&self) -> Guard<'_, Core> {
+        self.core.lock()
     }
 
     /// The engine after a round of progress, if progress is the caller's business.
-    pub(crate) fn lock_progressed(&self) -> MutexGuard<'_, Core> {
+    pub(crate) fn lock_progressed(&self) -> Guard<'_, Core> {
         let mut core = self.lock();
         if self.progress == Progress::Manual {
             core.progress_all();
@@ -65,6 +67,7 @@ impl Nic {
         core
     }
 
+    #[inline]
     pub(crate) fn progress_mode(&self) -> Progress {
         self.progress
     }
@@ -251,6 +254,7 @@ impl Core {
     }
 
     /// After completions were read: peers that were held back for want of room are told at once.
+    #[inline]
     pub(crate) fn made_room(&mut self) {
         self.unblock();
         if self.engine.is_urgent() {
@@ -263,9 +267,16 @@ impl Core {
     }
 
     /// Requests of peers on this machine that waited for what the user has just done.
+    #[inline]
     pub(crate) fn unblock(&mut self) {
+        if self.local.as_ref().is_some_and(|local| local.is_blocked() || self.engine.has_matched()) {
+            self.unblock_some();
+        }
+    }
+
+    #[cold]
+    fn unblock_some(&mut self) {
         if let Some(local) = &mut self.local
-            && (local.is_blocked() || self.engine.has_matched())
             && local.progress(&mut self.engine)
         {
             // One round, of what may be many: who sleeps, since nothing could be done, goes on with it.
@@ -287,6 +298,7 @@ impl Core {
     }
 
     /// Whether the link still works.
+    #[inline]
     pub(crate) fn check(&self) -> Result<()> {
         self.check_devices()?;
         self.broken.map_or(Ok(()), |kind| Err(Error::LinkFailed(kind)))
@@ -416,12 +428,6 @@ impl Core {
         next
     }
 
-    /// Whether nobody sleeps, and no counter has triggered anything: then there is nothing to [`Core::notify`].
-    #[inline]
-    pub(crate) fn is_unwatched(&self) -> bool {
-        self.armed.is_empty() && !self.engine.has_triggered()
-    }
-
     /// After anything may have changed: does what counters have triggered, then wakes those who have got what they sleep
     /// for, and those who sleep longer than they may.
     #[inline]
@@ -429,9 +435,13 @@ impl Core {
         if self.engine.has_triggered() || self.deferred.is_waiting() {
             self.fire();
         }
-        if self.armed.is_empty() {
-            return;
+        if !self.armed.is_empty() {
+            self.notify_some();
         }
+    }
+
+    #[cold]
+    fn notify_some(&mut self) {
         let next = self.next_time();
         let changed = self.local.as_mut().is_some_and(Local::take_changed);
         let mut armed = std::mem::take(&mut self.armed);
@@ -445,6 +455,18 @@ impl Core {
         self.armed = armed;
     }
 
+    /// Wakes those who sleep for something of this queue or counter, whether it is there or not.
+    pub(crate) fn wake(&mut self, woken: impl Fn(Awaited) -> bool) {
+        self.armed.retain(|sleeper| {
+            let wakes = woken(sleeper.awaited);
+            if wakes {
+                sleeper.set.signal();
+            }
+            !wakes
+        });
+    }
+
+    #[inline]
     pub(crate) fn is_ready(&self, awaited: Awaited) -> bool {
         match awaited {
             Awaited::Timeout => false,
@@ -545,6 +567,39 @@ fn recycle<A, B>(mut from: Vec<A>) -> Vec<B> {
     from.into_iter().filter_map(|_| None).collect()
 }
 
+/// Calls to end waits early, and those of them that a wait has heard. Counted under the NIC's lock.
+#[derive(Default)]
+pub(crate) struct Alarm {
+    rung: AtomicU64,
+    heard: AtomicU64,
+}
+
+impl Alarm {
+    /// Ends waits that are under way, or else the next.
+    pub(crate) fn ring(&self, core: &mut Core, woken: impl Fn(Awaited) -> bool) {
+        self.rung.fetch_add(1, Ordering::AcqRel);
+        core.wake(woken);
+    }
+
+    /// What a wait compares with: every call after this one is for it.
+    fn begin(&self) -> u64 {
+        self.heard.load(Ordering::Acquire)
+    }
+
+    fn has_rung_since(&self, begun: u64) -> bool {
+        self.rung.load(Ordering::Acquire) != begun
+    }
+
+    /// Whether a wait that began there ends. Waits that begin later have nothing to do with the call.
+    fn hear(&self, begun: u64) -> bool {
+        let rung = self.rung.load(Ordering::Acquire);
+        if rung != begun {
+            self.heard.fetch_max(rung, Ordering::AcqRel);
+        }
+        rung != begun
+    }
+}
+
 /// What one object (a queue, a counter) sleeps on; made when somebody first wants to sleep.
 #[derive(Default)]
 pub(crate) struct Waiter {
@@ -564,32 +619,47 @@ impl Waiter {
         self.set.get().ok_or(Error::TimedOut)
     }
 
-    /// Arms the descriptor unless what is awaited is there. False: do not sleep.
-    pub(crate) fn try_wait(&self, nic: &Nic, awaited: Awaited) -> Result<bool> {
+    /// Arms the descriptor unless what is awaited is there, or the alarm has rung. False: do not sleep.
+    pub(crate) fn try_wait(&self, nic: &Nic, awaited: Awaited, alarm: &Alarm) -> Result<bool> {
+        let begun = alarm.begin();
+        let armed = self.try_arm(nic, awaited, Some((alarm, begun)))?;
+        // A call is heard only by who found nothing else.
+        if !armed && !nic.lock().is_ready(awaited) {
+            alarm.hear(begun);
+        }
+        Ok(armed)
+    }
+
+    fn try_arm(&self, nic: &Nic, awaited: Awaited, alarm: Option<(&Alarm, u64)>) -> Result<bool> {
         let set = self.set(nic)?;
         let mut core = nic.lock_progressed();
         core.check()?;
-        if core.is_ready(awaited) {
+        if core.is_ready(awaited) || alarm.is_some_and(|(alarm, begun)| alarm.has_rung_since(begun)) {
             return Ok(false);
         }
         core.arm(awaited, set, nic.progress == Progress::Manual);
         Ok(true)
     }
 
-    /// Sleeps until `poll` gives something, or `timeout` has passed (`None`: for ever). Spins a little first: an answer
-    /// of a peer that spins too comes sooner than a sleeper can be woken.
+    /// Sleeps until `poll` gives something, or `timeout` has passed (`None`: for ever), or the alarm rings. Spins a little
+    /// first: an answer of a peer that spins too comes sooner than a sleeper can be woken.
     pub(crate) fn wait<T>(
         &self,
         nic: &Nic,
         awaited: Awaited,
+        alarm: Option<&Alarm>,
         timeout: Option<Duration>,
         mut poll: impl FnMut() -> Result<Option<T>>,
     ) -> Result<Option<T>> {
         let start = Instant::now();
+        let alarm = alarm.map(|alarm| (alarm, alarm.begin()));
         let spin = if nic.progress == Progress::Manual { Duration::from_micros(SPIN_US) } else { Duration::ZERO };
         loop {
             if let Some(found) = poll()? {
                 return Ok(Some(found));
+            }
+            if alarm.is_some_and(|(alarm, begun)| alarm.hear(begun)) {
+                return Ok(None);
             }
             let passed = start.elapsed();
             let left = timeout.map(|timeout| timeout.saturating_sub(passed));
@@ -598,7 +668,7 @@ impl Waiter {
             }
             if passed < spin {
                 std::hint::spin_loop();
-            } else if self.try_wait(nic, awaited)? {
+            } else if self.try_arm(nic, awaited, alarm)? {
                 let set = self.set(nic)?;
                 set.wait(left).map_err(Error::system("sleep"))?;
             }

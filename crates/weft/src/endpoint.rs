@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use weft_core::address::{Address, PeerId};
 use weft_core::command::{Command, CommandFlags, EndpointId, Operation, PostError, Receive};
-use weft_core::engine::{Bindings, ClaimId, EndpointKind, Opening, Peek, Peeked};
+use weft_core::engine::{Bindings, ClaimId, EndpointKind, Opening, Peek, Peeked, Side};
 use weft_core::event::{Failure, QueueId};
 use weft_core::memory::LocalKey;
 use weft_mem::{Buffer, Segment};
@@ -224,6 +224,7 @@ impl Endpoint {
 
     /// The domain it belongs to.
     #[must_use]
+    #[inline]
     pub fn domain(&self) -> &Domain {
         &self.inner.domain
     }
@@ -240,6 +241,46 @@ impl Endpoint {
         core.engine.bind_endpoint(self.inner.id, &more.bindings(), notices)?;
         self.inner.bound_later.lock().unwrap_or_else(PoisonError::into_inner).push(more);
         Ok(())
+    }
+
+    /// Ends one side of it: what is under way there is over without being reported, and the memory is the caller's again.
+    /// Queues and counters of that side that were [bound later](Endpoint::bind) are let go of, and others can be bound. The
+    /// other side goes on.
+    pub fn close_side(&self, side: Side) {
+        let id = self.inner.id;
+        if side == Side::Transmit {
+            self.inner.linger();
+        }
+        let mut core = self.domain().nic().lock();
+        let now = core.now();
+        core.drop_deferred_of(id, Some(side));
+        let core_ref = &mut *core;
+        let notices = core_ref.local.as_ref().map_or(0, |local| local.notices_under_way(id));
+        if side == Side::Transmit
+            && let Some(local) = &mut core_ref.local
+        {
+            core_ref.engine.silence_endpoint(id, true);
+            local.end_commands(&mut core_ref.engine, id);
+            core_ref.engine.silence_endpoint(id, false);
+        }
+        core.engine.close_side(now, id, side, notices);
+        core.unblock();
+        core.transmit(now);
+        core.notify();
+        drop(core);
+        let mut later = self.inner.bound_later.lock().unwrap_or_else(PoisonError::into_inner);
+        for options in &mut *later {
+            match side {
+                Side::Transmit => {
+                    options.transmit_queue = None;
+                    (options.send_counter, options.read_counter, options.write_counter) = (None, None, None);
+                }
+                Side::Receive => {
+                    (options.receive_queue, options.receive_counter) = (None, None);
+                    (options.remote_write_counter, options.remote_read_counter) = (None, None);
+                }
+            }
+        }
     }
 
     /// The queues that it reports to.
@@ -306,6 +347,28 @@ impl Endpoint {
         chosen.unwrap_or_else(|| self.inner.next_context.fetch_add(1, Ordering::Relaxed))
     }
 
+    /// Does a command with bytes that stay the caller's, if that can be done before this returns: a peer on this machine,
+    /// and nothing in the way. `None`: it has to be posted.
+    #[inline]
+    pub(crate) fn post_at_once(&self, command: &mut Command, bytes: Segment<'_>) -> Option<Result<(), PostError>> {
+        command.endpoint = self.inner.id;
+        command.length = u32::try_from(bytes.len()).ok()?;
+        command.flags = command.flags.without(CommandFlags::PART | CommandFlags::COUNTED);
+        if command.has(CommandFlags::SILENT) {
+            self.inner.injected.store(true, Ordering::Relaxed);
+        }
+        let mut core = self.domain().nic().lock();
+        let core = &mut *core;
+        match core.local.as_mut()?.do_at_once(&mut core.engine, command, bytes)? {
+            Ok(admitted) => {
+                core.engine.report_done(command, admitted, LocalKey::NONE);
+                core.notify();
+                Some(Ok(()))
+            }
+            Err(error) => Some(Err(error)),
+        }
+    }
+
     /// Posts a command with its bytes; gives its context.
     pub(crate) fn post(
         &self,
@@ -368,7 +431,6 @@ impl Endpoint {
     }
 
     /// The same, for a message that was claimed or for any that matches.
-    #[inline]
     pub(crate) fn post_receive_for(
         &self,
         claim: Option<ClaimId>,
@@ -377,24 +439,31 @@ impl Endpoint {
         context: Option<u64>,
     ) -> Result<u64, Refused> {
         receive.context = self.context(context);
+        self.enlist(claim, &mut receive, buffer).map(|()| receive.context)
+    }
+
+    /// Posts a receive with its buffer; its local key is filled in here.
+    #[inline]
+    pub(crate) fn enlist(&self, claim: Option<ClaimId>, receive: &mut Receive, buffer: Buffer) -> Result<(), Refused> {
         if !buffer.is_writable() && !buffer.is_empty() {
             return Err(Refused { error: PostError::BadBuffer.into(), buffer: Some(buffer) });
         }
         let mut core = self.domain().nic().lock();
+        let core = &mut *core;
         receive.local = core.attach(buffer)?;
         // Only a message that waits as packets brings timers into it.
         let waits = claim.is_some() || core.engine.has_unexpected(receive.endpoint);
         let now = if waits { core.now() } else { core.engine.clock() };
         let posted = match claim {
-            None => core.engine.post_receive(now, &receive),
-            Some(claim) => core.engine.receive_claimed(now, claim, &receive),
+            None => core.engine.post_receive(now, receive),
+            Some(claim) => core.engine.receive_claimed(now, claim, receive),
         };
         if let Err(error) = posted {
             let buffer = core.engine.memory_mut().take(receive.local);
             return Err(Refused { error: error.into(), buffer });
         }
         core.received();
-        Ok(receive.context)
+        Ok(())
     }
 
     /// The first message that waits and that a receive would take. Messages that come are looked for if none waits.
@@ -432,27 +501,36 @@ impl fmt::Debug for Endpoint {
     }
 }
 
+impl Inner {
+    /// Brings what was injected on its way.
+    fn linger(&self) {
+        if !self.injected.load(Ordering::Relaxed) {
+            return;
+        }
+        let nic = self.domain.nic();
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_micros(LINGER_MAX_US) {
+            let mut core = nic.lock();
+            core.progress_all();
+            let local = core.local.as_ref().map_or(0, |local| local.under_way(self.id));
+            if core.is_abandoned() || core.engine.state().commands + local == 0 {
+                break;
+            }
+            drop(core);
+            std::thread::yield_now();
+        }
+    }
+}
+
 impl Drop for Inner {
     fn drop(&mut self) {
+        self.linger();
         let nic = self.domain.nic();
-        if self.injected.load(Ordering::Relaxed) {
-            let start = Instant::now();
-            while start.elapsed() < Duration::from_micros(LINGER_MAX_US) {
-                let mut core = nic.lock();
-                core.progress_all();
-                let local = core.local.as_ref().map_or(0, |local| local.under_way(self.id));
-                if core.is_abandoned() || core.engine.state().commands + local == 0 {
-                    break;
-                }
-                drop(core);
-                std::thread::yield_now();
-            }
-        }
         let mut core = nic.lock();
         let now = core.now();
-        core.drop_deferred_of(self.id);
+        core.drop_deferred_of(self.id, None);
         if self.options.quiet_close {
-            core.engine.silence_endpoint(self.id);
+            core.engine.silence_endpoint(self.id, true);
         }
         core.close_local(self.id);
         core.engine.close_endpoint(now, self.id);
@@ -482,7 +560,8 @@ impl Core {
         };
         let short = bytes.and_then(|bytes| Some((bytes, u32::try_from(bytes.len()).ok()?)));
         let Some((bytes, length)) = short else { return Err(NotDone::Later(payload)) };
-        match local.do_at_once(&mut self.engine, command, bytes) {
+        command.length = length;
+        let admitted = match local.do_at_once(&mut self.engine, command, bytes) {
             None => return Err(NotDone::Later(payload)),
             Some(Err(error)) => {
                 let buffer = match payload {
@@ -491,16 +570,14 @@ impl Core {
                 };
                 return Err(NotDone::Refused(Refused { error: error.into(), buffer }));
             }
-            Some(Ok(())) => command.length = length,
-        }
+            Some(Ok(admitted)) => admitted,
+        };
         let local = match payload {
             Payload::Whole(buffer) => self.attach(buffer).unwrap_or(LocalKey::NONE),
             _ => LocalKey::NONE,
         };
-        self.engine.report_done(command, local);
-        if !self.is_unwatched() {
-            self.notify();
-        }
+        self.engine.report_done(command, admitted, local);
+        self.notify();
         Ok(())
     }
 
@@ -548,6 +625,7 @@ impl Core {
     }
 
     /// Makes a buffer the engine's; an empty one is none.
+    #[inline]
     pub(crate) fn attach(&mut self, buffer: Buffer) -> Result<LocalKey, Refused> {
         self.engine.memory_mut().attach(buffer).map_err(Refused::from)
     }

@@ -36,6 +36,8 @@ pub enum Error {
     CountedFailure,
     /// The caller joined things of different domains.
     OtherDomain,
+    /// The caller promised that one thread at a time uses a domain that has a thread of its own.
+    NotSingleThreaded,
     /// The caller: the endpoint has a connection already.
     AlreadyConnected,
     /// The manager has no room for another connection.
@@ -44,6 +46,8 @@ pub enum Error {
     Register(RegisterError),
     /// The time given to the call has passed.
     TimedOut,
+    /// Somebody called `signal` to end the wait.
+    Interrupted,
     /// The link broke: no peer can be reached by this domain any more.
     LinkFailed(io::ErrorKind),
     /// A device failed while bytes were on their way to its memory: operations that use it may have lost some.
@@ -78,7 +82,8 @@ impl Error {
     pub fn blame(&self) -> Blame {
         match self {
             Error::Post(PostError::QueueFull | PostError::CompletionQueueFull) => Blame::Resource,
-            Error::Post(_) | Error::Memory(_) | Error::OtherDomain | Error::AlreadyConnected => Blame::Caller,
+            Error::Post(_) | Error::Memory(_) | Error::OtherDomain => Blame::Caller,
+            Error::NotSingleThreaded | Error::AlreadyConnected | Error::Interrupted => Blame::Caller,
             Error::Open(OpenError::TooManyRows) => Blame::Resource,
             Error::Open(_) => Blame::Caller,
             Error::Register(RegisterError::Wraps | RegisterError::ReadOnly | RegisterError::KeyInUse) => Blame::Caller,
@@ -118,6 +123,9 @@ impl fmt::Display for Error {
             Error::Register(error) => error.fmt(f),
             Error::CountedFailure => f.write_str("an operation that the counter counts failed: read its completion"),
             Error::OtherDomain => f.write_str("it belongs to another domain: make it from the domain it is used with"),
+            Error::NotSingleThreaded => {
+                f.write_str("a NIC with a thread of its own is used by two: choose manual progress, or make no promise")
+            }
             Error::AlreadyConnected => {
                 f.write_str("the endpoint has a connection already: drop that, or open another endpoint")
             }
@@ -128,6 +136,7 @@ impl fmt::Display for Error {
                 f.write_str("too many buffers and regions are in use: read completions or drop regions, then try again")
             }
             Error::TimedOut => f.write_str("the time given has passed: the operations are still under way"),
+            Error::Interrupted => f.write_str("a signal ended the wait: the operations are still under way"),
             Error::LinkFailed(kind) => write!(f, "the link is broken ({kind}): open a new domain"),
             Error::DeviceFailed => f.write_str(
                 "a device failed with bytes on their way to it: make its memory anew, and open a new domain",

@@ -166,6 +166,7 @@ impl Endpoint {
             ignore: options.ignore,
             multi: options.multi,
             silent: options.silent,
+            announce: false,
             context: 0,
             counter: None,
         };

@@ -10,6 +10,7 @@ pub use weft_core::memory::LocalKey;
 /// Memory of the process or of a device, to be registered or used in buffers; [`crate::MemoryRegion`] is one that is
 /// registered.
 pub use weft_mem::MemoryRegion as Memory;
+pub use weft_mem::lock::OneAtATime;
 pub use weft_mem::{Addressing, Buffer};
 
 pub use crate::deferred::{
@@ -21,10 +22,15 @@ pub use crate::vector::{RemoteRange, post_atomic, post_atomic_vector, post_vecto
 
 use std::ops::{ControlFlow, Deref};
 
+use weft_core::command::PostError;
+use weft_core::engine::{Engine, Side};
+use weft_core::event::{Entry, QueueId};
+use weft_mem::{HostMemory, Segment};
+
 use crate::Address;
 use crate::completion_queue::CompletionQueue;
 use crate::endpoint::{Endpoint, Payload};
-use crate::error::{Refused, Result};
+use crate::error::{Error, Refused, Result};
 
 /// A command without bytes, to be filled in.
 #[must_use]
@@ -46,6 +52,7 @@ pub fn receive(endpoint: &Endpoint, length: u64) -> Receive {
         ignore: 0,
         multi: None,
         silent: false,
+        announce: false,
         context: 0,
         counter: None,
     }
@@ -71,6 +78,12 @@ pub fn atomic_count_max(operation: AtomicOperation, datatype: Datatype, class: A
     usize::from(operation.count_max(datatype, class))
 }
 
+/// How many commands, or receives, could be posted to an endpoint now. Other endpoints take from the same room.
+pub fn room(endpoint: &Endpoint, side: Side) -> Result<usize> {
+    let core = endpoint.domain().nic().lock();
+    core.engine.room_for_posts(endpoint.id(), side).ok_or(Error::Post(PostError::NotSupported))
+}
+
 /// Posts a command of which `offset` and `length` name a part of `buffer`; its endpoint and local key are filled in here.
 /// Of an atomic that fetches, the results go to the beginning of the same buffer.
 pub fn post(endpoint: &Endpoint, command: &Command, buffer: Option<Buffer>) -> Result<(), Refused> {
@@ -92,8 +105,24 @@ pub fn post(endpoint: &Endpoint, command: &Command, buffer: Option<Buffer>) -> R
 
 /// Posts a command with all of `buffer`, which nobody wants back: where the command is done at once, the buffer is dropped
 /// before this returns, which spares its way through the tables and the completion. Otherwise as [`post`].
+#[inline]
 pub fn post_lent(endpoint: &Endpoint, command: &Command, buffer: Buffer) -> Result<(), Refused> {
     let mut command = *command;
+    if let Some(segment) = buffer.segment()
+        && let Some(done) = endpoint.post_at_once(&mut command, segment)
+    {
+        return match done {
+            Ok(()) => {
+                buffer.discard();
+                Ok(())
+            }
+            Err(error) => Err(Refused { error: error.into(), buffer: Some(buffer) }),
+        };
+    }
+    post_lent_later(endpoint, command, buffer)
+}
+
+fn post_lent_later(endpoint: &Endpoint, mut command: Command, buffer: Buffer) -> Result<(), Refused> {
     command.endpoint = endpoint.id();
     command.local = LocalKey::NONE;
     command.offset = 0;
@@ -105,46 +134,70 @@ pub fn post_lent(endpoint: &Endpoint, command: &Command, buffer: Buffer) -> Resu
 }
 
 /// Posts a command with a copy of `bytes`, all of them.
+#[inline]
 pub fn post_copy(endpoint: &Endpoint, command: &Command, bytes: &[u8]) -> Result<(), Refused> {
     let mut command = *command;
+    if let Some(done) = endpoint.post_at_once(&mut command, Segment::from_slice(bytes)) {
+        return done.map_err(|error| Refused { error: error.into(), buffer: None });
+    }
     command.endpoint = endpoint.id();
     command.offset = 0;
     endpoint.post(command, Payload::Copy(bytes), Some(command.context)).map(|_| ())
 }
 
 /// Posts a receive of which `offset` and `length` name a part of `buffer`; its endpoint and local key are filled in here.
+#[inline]
 pub fn post_receive(endpoint: &Endpoint, receive: &Receive, buffer: Buffer) -> Result<(), Refused> {
     let mut receive = *receive;
     receive.endpoint = endpoint.id();
-    endpoint.post_receive(receive, buffer, Some(receive.context)).map(|_| ())
+    endpoint.enlist(None, &mut receive, buffer)
 }
 
-/// A completion where it waits. [`Ended::source`] tells who sent a message; all else is in the completion itself.
-#[derive(Clone, Copy, Debug)]
+/// A completion where it waits. [`Ended::source`] tells who sent a message; all else is in the entry itself.
+#[derive(Clone, Copy)]
 pub struct Ended<'a> {
-    completion: &'a weft_core::event::Completion,
-    source: Option<Address>,
+    entry: &'a Entry,
+    source: Source<'a>,
+}
+
+#[derive(Clone, Copy)]
+enum Source<'a> {
+    Known(Option<Address>),
+    Asked(&'a Engine<HostMemory>, QueueId),
 }
 
 impl<'a> Ended<'a> {
-    pub(crate) fn new(completion: &'a weft_core::event::Completion, source: Option<Address>) -> Ended<'a> {
-        Ended { completion, source }
+    #[inline]
+    pub(crate) fn new(engine: &'a Engine<HostMemory>, queue: QueueId, entry: &'a Entry) -> Ended<'a> {
+        Ended { entry, source: Source::Asked(engine, queue) }
+    }
+
+    pub(crate) fn from(entry: &'a Entry, source: Option<Address>) -> Ended<'a> {
+        Ended { entry, source: Source::Known(source) }
     }
 
     /// Of messages: who sent it, whether that has a name or not.
     #[must_use]
-    #[inline]
     pub fn source(&self) -> Option<Address> {
-        self.source
+        match self.source {
+            Source::Known(source) => source,
+            Source::Asked(engine, queue) => engine.completion_source(queue),
+        }
     }
 }
 
 impl Deref for Ended<'_> {
-    type Target = weft_core::event::Completion;
+    type Target = Entry;
 
     #[inline]
-    fn deref(&self) -> &weft_core::event::Completion {
-        self.completion
+    fn deref(&self) -> &Entry {
+        self.entry
+    }
+}
+
+impl std::fmt::Debug for Ended<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.entry.fmt(f)
     }
 }
 
@@ -153,6 +206,7 @@ impl Deref for Ended<'_> {
 /// there is nothing to read.
 ///
 /// `take` is called under the NIC's lock: it must not call anything of the same domain.
+#[inline]
 pub fn read_completions(
     queue: &CompletionQueue,
     limit: usize,

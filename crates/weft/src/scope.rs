@@ -94,7 +94,7 @@ impl Endpoint {
     fn settle(&self, waiter: &Waiter, outstanding: &borrowed::Outstanding, timeout: Duration) -> Result<bool> {
         let nic = self.domain().nic();
         let queues = self.queues();
-        let settled = waiter.wait(nic, Awaited::Fresh(queues), Some(timeout), || {
+        let settled = waiter.wait(nic, Awaited::Fresh(queues), None, Some(timeout), || {
             let mut core = nic.lock_progressed();
             queues.into_iter().flatten().for_each(|queue| core.stash(queue));
             // Receives that serve other endpoints too are reported there.

@@ -67,8 +67,13 @@ fn commands_with_memory_of_the_caller() {
 
 #[test]
 fn completions_are_shown_where_they_are() {
-    for road in [Road::Automatic, Road::Packets] {
-        let domain = Fabric::new("shown").unwrap().domain().road(road).udp("127.0.0.1:0").unwrap();
+    for (road, alone) in [(Road::Automatic, false), (Road::Packets, false), (Road::Automatic, true)] {
+        let mut builder = Fabric::new("shown").unwrap().domain().road(road);
+        if alone {
+            // SAFETY: one thread uses the domain.
+            builder = builder.single_threaded(unsafe { raw::OneAtATime::promise() });
+        }
+        let domain = builder.udp("127.0.0.1:0").unwrap();
         let queue = domain.completion_queue(64);
         let endpoint = domain.endpoint(&queue).unwrap();
         let myself = domain.addresses().insert(endpoint.address()).unwrap();
@@ -171,5 +176,43 @@ fn memory_that_need_not_be_mapped() {
         drop(region);
         a.read(to_b, at(start), vec![0; 8]).unwrap();
         assert_eq!(next().result, Err(Failure::AccessRefused), "deregistered");
+    }
+}
+
+#[test]
+fn a_domain_with_a_thread_of_its_own_needs_its_lock() {
+    let builder = Fabric::new("alone").unwrap().domain().progress(weft::Progress::Automatic);
+    // SAFETY: no such domain is made.
+    let opened = builder.single_threaded(unsafe { raw::OneAtATime::promise() }).udp("127.0.0.1:0");
+    assert!(matches!(opened, Err(weft::Error::NotSingleThreaded)));
+}
+
+#[test]
+fn completions_keep_the_address_of_a_name_that_goes() {
+    let fabric = Fabric::new("names").unwrap();
+    let domains = [fabric.udp("127.0.0.1:0").unwrap(), fabric.udp("127.0.0.1:0").unwrap()];
+    let queues = domains.each_ref().map(|domain| domain.completion_queue(64));
+    let endpoints = [0, 1].map(|index: usize| domains[index].endpoint(&queues[index]).unwrap());
+    let to_b = domains[0].addresses().insert(endpoints[1].address()).unwrap();
+    let send = |named: bool| {
+        let to_a = named.then(|| domains[1].addresses().insert(endpoints[0].address()).unwrap());
+        endpoints[1].receive(vec![0; 8]).unwrap();
+        endpoints[0].inject(to_b, b"who am I").unwrap();
+        while !queues[1].try_wait().is_ok_and(|sleeps| !sleeps) {
+            domains[0].progress().unwrap();
+        }
+        to_a
+    };
+    // Two of a stranger, one of a friend, and one of a friend that is forgotten before it is read.
+    let mut expected = vec![None];
+    send(false);
+    let friend = send(true);
+    expected.push(friend);
+    assert!(domains[1].addresses().remove(friend.unwrap()));
+    expected.push(send(false));
+    expected.push(send(true));
+    for peer in expected {
+        let received = queues[1].wait(PATIENCE).unwrap().unwrap();
+        assert_eq!((received.peer, received.source), (peer, Some(endpoints[0].address())));
     }
 }

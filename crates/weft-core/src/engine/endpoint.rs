@@ -6,7 +6,7 @@ use core::fmt;
 use super::{Bindings, Endpoint, EndpointKind, Engine};
 use crate::address::{Address, PeerId, SourceId};
 use crate::command::{EndpointId, PostError};
-use crate::event::{Failure, QueueId};
+use crate::event::{CompletionQueue, Failure, QueueId};
 use crate::limits::{NUMBER_ROW_MAX, NUMBER_ROWS_MAX};
 use crate::matching::{Posted, Unexpected};
 use crate::memory::Memory;
@@ -21,6 +21,15 @@ pub struct Opening {
     /// in which they come, whichever endpoint they are for, and are reported where that one reports; where it has no
     /// queue or counter for receives, those of the other endpoint are used.
     pub receives_from: Option<EndpointId>,
+}
+
+/// One of the two halves of an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Sends, writes, reads, atomics.
+    Transmit,
+    /// Receives, and what peers do to our memory.
+    Receive,
 }
 
 /// Why an endpoint was not opened, or numbers were not kept. Nothing was changed.
@@ -183,12 +192,42 @@ impl<M: Memory> Engine<M> {
         Ok(())
     }
 
-    /// From now on nothing that ends at an endpoint is reported or counted: buffers are just released. For one that is
-    /// about to be closed by a user who does not want to hear of what is under way.
-    pub fn silence_endpoint(&mut self, endpoint: EndpointId) {
+    /// While it is silenced nothing that ends at an endpoint is reported or counted: buffers are just released. For one
+    /// that is about to be closed by a user who does not want to hear of what is under way.
+    pub fn silence_endpoint(&mut self, endpoint: EndpointId, silenced: bool) {
         if let Some(endpoint) = self.endpoint_mut(endpoint) {
-            endpoint.silenced = true;
+            endpoint.silenced = silenced;
         }
+    }
+
+    /// Everything of one side of an endpoint ends without being reported, and its bindings are as if there had never been
+    /// any; the other side goes on. `notices`: as for [`Engine::bind_endpoint`].
+    pub fn close_side(&mut self, now: Time, endpoint: EndpointId, side: Side, notices: usize) {
+        let Some(state) = self.endpoint_mut(endpoint) else { return };
+        let was_silenced = core::mem::replace(&mut state.silenced, true);
+        let queue = state.bindings.receive_queue;
+        match side {
+            Side::Transmit => self.end_commands(now, endpoint),
+            Side::Receive => {
+                self.close_receives(now, endpoint);
+                (0..notices).for_each(|_| self.unreserve(queue));
+            }
+        }
+        let Some(state) = self.endpoint_mut(endpoint) else { return };
+        state.silenced = was_silenced;
+        let old = core::mem::take(&mut state.bindings);
+        state.bindings = match side {
+            Side::Transmit => {
+                Bindings { transmit_queue: None, send_counter: None, read_counter: None, write_counter: None, ..old }
+            }
+            Side::Receive => Bindings {
+                receive_queue: None,
+                receive_counter: None,
+                remote_write_counter: None,
+                remote_read_counter: None,
+                ..old
+            },
+        };
     }
 
     /// Sets those bindings of an endpoint that it has not got yet; the others stay as they are. What its user has posted
@@ -251,15 +290,33 @@ impl<M: Memory> Engine<M> {
         self.sharers_of(endpoint).filter_map(|other| self.endpoint(other)?.bindings.receive_queue)
     }
 
+    /// How many commands, or receives, an endpoint could take now: what is posted elsewhere takes from the same room.
+    pub fn room_for_posts(&self, endpoint: EndpointId, side: Side) -> Option<usize> {
+        let endpoint = self.endpoint(endpoint)?;
+        match side {
+            Side::Transmit => {
+                let queue = endpoint.bindings.transmit_queue.and_then(|queue| self.queues.get(queue.0 as usize));
+                Some(queue.map_or(usize::MAX, CompletionQueue::room_for_posts).min(self.room_for_commands()))
+            }
+            Side::Receive if endpoint.receives_at.is_some() => None,
+            Side::Receive => {
+                let most = self.config.receives_max;
+                Some(most.saturating_sub(endpoint.posted.len().max(endpoint.tagged_posted.len())))
+            }
+        }
+    }
+
     /// The number by which peers address an endpoint ([`crate::address::Address::endpoint`]).
     pub fn endpoint_number(&self, endpoint: EndpointId) -> Option<u32> {
         self.endpoint(endpoint).map(|endpoint| endpoint.number)
     }
 
+    #[inline]
     pub(super) fn endpoint(&self, endpoint: EndpointId) -> Option<&Endpoint> {
         self.endpoints.get(endpoint.0 as usize)?.as_ref()
     }
 
+    #[inline]
     pub(super) fn endpoint_mut(&mut self, endpoint: EndpointId) -> Option<&mut Endpoint> {
         self.endpoints.get_mut(endpoint.0 as usize)?.as_mut()
     }

@@ -10,12 +10,13 @@ use alloc::vec::Vec;
 
 use weft_wire::transaction::Segment;
 
-use super::message::{Body, Kept, Landing, Matched, UnexpectedMessage, write_local};
+use super::message::{Body, Kept, Landing, Matched, UnexpectedMessage, lists, write_local};
 use super::{EndpointKind, Engine, Touched};
 use crate::address::{Address, PeerId, SourceId};
 use crate::command::EndpointId;
-use crate::event::{Completion, CompletionFlags, CompletionKind, Failure};
+use crate::event::{Completion, CompletionFlags, CompletionKind, Entry, Failure};
 use crate::limits::SPARE_MAX_BYTES;
+use crate::matching::UnexpectedId;
 use crate::memory::{Fault, Granted, LocalKey, Memory};
 
 /// A message at the door.
@@ -177,6 +178,49 @@ impl<M: Memory> Engine<M> {
     /// Takes a short message whole.
     #[inline]
     pub fn deliver(&mut self, arrival: &Arrival, payload: &impl Payload<M>) -> Delivery {
+        if self.deliver_simply(arrival, payload) { Delivery::Delivered } else { self.deliver_anyhow(arrival, payload) }
+    }
+
+    /// The usual case, step by step in one place: a receive of its own waits, has room, and a queue takes its completion.
+    /// False: it is another case, and nothing was changed.
+    #[inline]
+    fn deliver_simply(&mut self, arrival: &Arrival, payload: &impl Payload<M>) -> bool {
+        let Some(Some(endpoint)) = self.endpoints.get_mut(arrival.endpoint.0 as usize) else { return false };
+        let (counter, queue) = (endpoint.bindings.receive_counter, endpoint.bindings.receive_queue);
+        let Some(queue) = queue.and_then(|queue| self.queues.get_mut(queue.0 as usize)) else { return false };
+        if endpoint.kind != EndpointKind::Reliable || endpoint.receives_at.is_some() || !queue.has_room() {
+            return false;
+        }
+        let (posted, _) = lists(endpoint, arrival.tagged);
+        let Some(id) = posted.first(arrival.source_id, arrival.tag) else { return false };
+        let Some((local, offset, context)) = posted.get(id).and_then(|found| found.simple(arrival.length)) else {
+            return false;
+        };
+        if !payload.place_whole(&mut self.memory, local, offset) {
+            return false;
+        }
+        posted.discard(id);
+        let peer = arrival.peer.filter(|peer| self.addresses.source(*peer) == Some(arrival.source_id));
+        let entry = Entry {
+            context,
+            length: u64::from(arrival.length),
+            tag: arrival.tag,
+            immediate: arrival.immediate,
+            place: 0,
+            peer: peer.or_else(|| self.addresses.find(arrival.source_id)),
+            local,
+            kind: if arrival.tagged { CompletionKind::TaggedReceive } else { CompletionKind::Receive },
+            flags: CompletionFlags::NONE,
+            result: Ok(()),
+        };
+        queue.push_message(entry, &arrival.source);
+        if counter.is_some() {
+            self.count(counter, true);
+        }
+        true
+    }
+
+    fn deliver_anyhow(&mut self, arrival: &Arrival, payload: &impl Payload<M>) -> Delivery {
         if !self.takes(arrival.endpoint, EndpointKind::Reliable) {
             return Delivery::NoSuchEndpoint;
         }
@@ -191,23 +235,33 @@ impl<M: Memory> Engine<M> {
                 Delivery::Truncated
             }
             Matched::NotReady => Delivery::NotReady,
+            Matched::Announce(posted) => {
+                let kept = self.keep_whole(arrival, payload);
+                self.announce(arrival, posted, kept);
+                if kept.is_some() { Delivery::Kept } else { Delivery::NotReady }
+            }
             Matched::Nothing => {
-                let length = payload.length();
-                if self.unexpected_bytes + length > self.config.unexpected_max_bytes {
-                    return Delivery::NotReady;
-                }
-                let mut kept = self.spare.pop().unwrap_or_default();
-                kept.resize(length, 0);
-                payload.keep(&mut kept);
-                match self.push_unexpected(*arrival, Body::Whole(kept)) {
-                    Ok(_) => {
-                        self.unexpected_bytes += length;
-                        Delivery::Kept
-                    }
-                    Err(()) => Delivery::NotReady,
+                if self.keep_whole(arrival, payload).is_some() {
+                    Delivery::Kept
+                } else {
+                    Delivery::NotReady
                 }
             }
         }
+    }
+
+    /// Keeps a message until its receive is posted; `None`: there is no room.
+    pub(super) fn keep_whole(&mut self, arrival: &Arrival, payload: &impl Payload<M>) -> Option<UnexpectedId> {
+        let length = payload.length();
+        if self.unexpected_bytes + length > self.config.unexpected_max_bytes {
+            return None;
+        }
+        let mut kept = self.spare.pop().unwrap_or_default();
+        kept.resize(length, 0);
+        payload.keep(&mut kept);
+        let id = self.push_unexpected(*arrival, Body::Whole(kept))?;
+        self.unexpected_bytes += length;
+        Some(id)
     }
 
     /// Copies a message into the receive that it matched.
@@ -238,10 +292,10 @@ impl<M: Memory> Engine<M> {
         self.land_datagram(arrival, matched, bytes);
     }
 
-    fn push_unexpected(&mut self, envelope: Arrival, body: Body) -> Result<Kept, ()> {
-        let (_, unexpected) = self.lists_of(envelope.endpoint, envelope.tagged).ok_or(())?;
+    fn push_unexpected(&mut self, envelope: Arrival, body: Body) -> Option<UnexpectedId> {
+        let (_, unexpected) = self.lists_of(envelope.endpoint, envelope.tagged)?;
         let message = UnexpectedMessage { envelope, body };
-        unexpected.push(envelope.source_id, envelope.tag, message).map(Kept::Listed).map_err(|_| ())
+        unexpected.push(envelope.source_id, envelope.tag, message).ok()
     }
 
     /// Begins a long message. `waits`: it stays at its sender until a receive wants it, and `token` says which it is;
@@ -260,30 +314,38 @@ impl<M: Memory> Engine<M> {
                 Begun::Truncated
             }
             Matched::NotReady => Begun::NotReady,
-            Matched::Nothing => {
-                let length = if waits { 0 } else { arrival.length as usize };
-                if self.unexpected_bytes + length > self.config.unexpected_max_bytes {
-                    return Begun::NotReady;
-                }
-                let index = self.arrivals.insert(Arriving { envelope: *arrival, token, place: Place::Discard });
-                let Ok(id) = self.push_unexpected(*arrival, Body::Arriving(index)) else {
-                    self.arrivals.remove(index);
-                    return Begun::NotReady;
-                };
-                self.unexpected_bytes += length;
-                let place = if waits {
-                    Place::Waiting(id)
-                } else {
-                    let mut bytes = self.spare.pop().filter(|_| length <= SPARE_MAX_BYTES).unwrap_or_default();
-                    bytes.resize(length, 0);
-                    Place::Unexpected { bytes, id, landing: None }
-                };
-                if let Some(arriving) = self.arrivals.get_mut(index) {
-                    arriving.place = place;
-                }
-                if waits { Begun::Later(ArrivalId(index)) } else { Begun::Now(ArrivalId(index)) }
+            Matched::Announce(posted) => {
+                let kept = self.keep_arriving(arrival, waits, token);
+                self.announce(arrival, posted, kept.map(|(_, id)| id));
+                kept.map_or(Begun::NotReady, |(begun, _)| begun)
             }
+            Matched::Nothing => self.keep_arriving(arrival, waits, token).map_or(Begun::NotReady, |(begun, _)| begun),
         }
+    }
+
+    /// Keeps a place for a message until its receive is posted; `None`: there is no room.
+    fn keep_arriving(&mut self, arrival: &Arrival, waits: bool, token: u64) -> Option<(Begun, UnexpectedId)> {
+        let length = if waits { 0 } else { arrival.length as usize };
+        if self.unexpected_bytes + length > self.config.unexpected_max_bytes {
+            return None;
+        }
+        let index = self.arrivals.insert(Arriving { envelope: *arrival, token, place: Place::Discard });
+        let Some(id) = self.push_unexpected(*arrival, Body::Arriving(index)) else {
+            self.arrivals.remove(index);
+            return None;
+        };
+        self.unexpected_bytes += length;
+        let place = if waits {
+            Place::Waiting(Kept::Listed(id))
+        } else {
+            let mut bytes = self.spare.pop().filter(|_| length <= SPARE_MAX_BYTES).unwrap_or_default();
+            bytes.resize(length, 0);
+            Place::Unexpected { bytes, id: Kept::Listed(id), landing: None }
+        };
+        if let Some(arriving) = self.arrivals.get_mut(index) {
+            arriving.place = place;
+        }
+        Some((if waits { Begun::Later(ArrivalId(index)) } else { Begun::Now(ArrivalId(index)) }, id))
     }
 
     /// Where the bytes of a message go that begin at `offset`: as many of `length` as lie in one piece.

@@ -28,9 +28,9 @@ use hashbrown::HashMap;
 use weft_wire::table::Decoded;
 use weft_wire::transaction::{TransactionId, TransactionTable};
 
-use crate::address::{Address, AddressVector, SourceId};
+use crate::address::{Address, AddressVector, PeerId, SourceId};
 use crate::command::{Command, EndpointId};
-use crate::event::{Completion, CompletionQueue, Counter, CounterId, QueueId};
+use crate::event::{Completion, CompletionQueue, Counter, CounterId, Entry, QueueId};
 use crate::hash::{Keyed, Peer};
 use crate::matching::{Posted, Unexpected};
 use crate::memory::{Granted, Memory};
@@ -45,7 +45,9 @@ use crate::time::Time;
 use crate::trigger::Triggers;
 
 pub use count::Touched;
-pub use endpoint::{OpenError, Opening};
+pub use endpoint::{OpenError, Opening, Side};
+pub use post::Admitted;
+
 use message::{Claim, Message, PostedReceive, Pull, Shared, UnexpectedMessage};
 pub use message::{ClaimId, Peek, Peeked};
 use transmit::{Answer, DatagramOut, Response};
@@ -387,16 +389,19 @@ impl<M: Memory> Engine<M> {
     }
 
     /// The node's memory.
+    #[inline]
     pub fn memory(&self) -> &M {
         &self.memory
     }
 
     /// The node's memory, to attach buffers and register regions.
+    #[inline]
     pub fn memory_mut(&mut self) -> &mut M {
         &mut self.memory
     }
 
     /// The peers that have names.
+    #[inline]
     pub fn addresses(&self) -> &AddressVector {
         &self.addresses
     }
@@ -404,6 +409,13 @@ impl<M: Memory> Engine<M> {
     /// The peers that have names, to add some.
     pub fn addresses_mut(&mut self) -> &mut AddressVector {
         &mut self.addresses
+    }
+
+    /// Forgets a name ([`AddressVector::remove`]); completions that wait keep the address they came from.
+    pub fn remove_address(&mut self, peer: PeerId) -> bool {
+        let Some(address) = self.addresses.address(peer) else { return false };
+        self.queues.iter_mut().for_each(|queue| queue.forget(peer, address));
+        self.addresses.remove(peer)
     }
 
     /// Makes a completion queue.
@@ -518,28 +530,32 @@ impl<M: Memory> Engine<M> {
 
     /// Whether something posted should not wait for company: nothing is in flight to its target that would bring the
     /// driver back soon. A driver may leave everything else until its next round, so that short messages share datagrams.
+    #[inline]
     pub fn is_urgent(&self) -> bool {
         self.urgent
     }
 
     /// The time of the last call that brought one.
+    #[inline]
     pub fn clock(&self) -> Time {
         self.clock
     }
 
     /// Whether messages wait for a receive at an endpoint.
+    #[inline]
     pub fn has_unexpected(&self, endpoint: EndpointId) -> bool {
         self.endpoint(endpoint).is_some_and(|e| !(e.unexpected.is_empty() && e.tagged_unexpected.is_empty()))
     }
 
     /// Whether no packet is expected, nor one to be sent: a driver with other things to do may look for them less often.
+    #[inline]
     pub fn is_quiet(&self) -> bool {
         self.trackers.len() == 0 && self.lives.len() == 0 && self.datagrams.is_empty() && self.answers.is_empty()
     }
 
     /// The oldest completion of a queue.
     pub fn poll_completion(&mut self, queue: QueueId) -> Option<Completion> {
-        let completion = self.queues.get_mut(queue.0 as usize)?.pop()?;
+        let completion = self.queues.get_mut(queue.0 as usize)?.pop(&self.addresses)?;
         if self.credits_owed {
             self.grant_credits(queue);
         }
@@ -548,8 +564,13 @@ impl<M: Memory> Engine<M> {
 
     /// The oldest completion of a queue, left there; [`Engine::drop_completion`] takes it out.
     #[inline]
-    pub fn peek_completion(&self, queue: QueueId) -> Option<&Completion> {
+    pub fn peek_completion(&self, queue: QueueId) -> Option<&Entry> {
         self.queues.get(queue.0 as usize)?.front()
+    }
+
+    /// Who sent the message that the oldest completion of a queue tells of.
+    pub fn completion_source(&self, queue: QueueId) -> Option<Address> {
+        self.queues.get(queue.0 as usize)?.source(&self.addresses)
     }
 
     /// Takes the oldest completion out of a queue.
@@ -564,6 +585,7 @@ impl<M: Memory> Engine<M> {
     }
 
     /// Completions of a queue that wait to be read.
+    #[inline]
     pub fn completions(&self, queue: QueueId) -> usize {
         self.queues.get(queue.0 as usize).map_or(0, CompletionQueue::len)
     }

@@ -6,7 +6,7 @@ use super::{Endpoint, EndpointKind, Engine, Known};
 use crate::address::Address;
 use crate::atomic::AtomicClass;
 use crate::command::{Command, CommandFlags, EndpointId, Level, Operation, PostError};
-use crate::event::{Completion, CompletionFlags, CompletionKind, CounterId, Failure, QueueId};
+use crate::event::{Completion, CompletionFlags, CompletionKind, CounterId, Entry as Ended, Failure, QueueId};
 use crate::hash::Peer;
 use crate::limits::{
     ATOMIC_MAX_BYTES, LIFE_PSN_MAX, MESSAGE_LENGTH_MAX_BYTES, PROBE_LINGER_US, REST_US, RESTING_MAX, WINDOW_MAX,
@@ -97,29 +97,39 @@ impl<M: Memory> Engine<M> {
     /// Checks a command that will be done when it is posted, and that its completion has a place. Nothing is kept: the
     /// next call is [`Engine::report_done`], or none.
     #[inline]
-    pub fn admit_done(&self, command: &Command) -> Result<(), PostError> {
+    pub fn admit_done(&self, command: &Command) -> Result<Admitted, PostError> {
         let endpoint = self.endpoint(command.endpoint).ok_or(PostError::NoSuchEndpoint)?;
         if endpoint.kind != EndpointKind::Reliable {
             return Err(PostError::NotSupported);
         }
-        let queue = endpoint.bindings.transmit_queue.and_then(|queue| self.queues.get(queue.0 as usize));
-        if command.has(CommandFlags::SILENT) || queue.is_none_or(|queue| queue.has_room_for_post()) {
-            return Ok(());
+        let counter = counter_of(endpoint, command.operation);
+        let queue = endpoint.bindings.transmit_queue.filter(|_| !command.has(CommandFlags::SILENT));
+        let Some(queue) = queue else { return Ok(Admitted { queue: None, counter }) };
+        match self.queues.get(queue.0 as usize) {
+            Some(state) if !state.has_room_for_post() => Err(PostError::CompletionQueueFull),
+            _ => Ok(Admitted { queue: Some(queue), counter }),
         }
-        Err(PostError::CompletionQueueFull)
     }
 
     /// A command that was done at once. `local` is the buffer that its completion gives back.
     #[inline]
-    pub fn report_done(&mut self, command: &Command, local: LocalKey) {
-        let Some(endpoint) = self.endpoint(command.endpoint) else { return };
-        let queue = endpoint.bindings.transmit_queue;
-        let counter = counter_of(endpoint, command.operation);
-        self.count(counter, true);
-        if let Some(queue) = queue.and_then(|queue| self.queues.get_mut(queue.0 as usize))
-            && !command.has(CommandFlags::SILENT)
-        {
-            queue.push_at_once(completion_of(command, local, Ok(())));
+    pub fn report_done(&mut self, command: &Command, admitted: Admitted, local: LocalKey) {
+        if admitted.counter.is_some() {
+            self.count(admitted.counter, true);
+        }
+        if let Some(queue) = admitted.queue.and_then(|queue| self.queues.get_mut(queue.0 as usize)) {
+            queue.push_at_once(Ended {
+                context: command.context,
+                length: u64::from(command.length),
+                tag: if command.operation == Operation::TaggedSend { command.address } else { 0 },
+                immediate: None,
+                place: 0,
+                peer: Some(command.peer),
+                local,
+                kind: kind_of(command.operation),
+                flags: CompletionFlags::NONE,
+                result: Ok(()),
+            });
         } else if local != LocalKey::NONE {
             self.memory.release(local);
         }
@@ -155,6 +165,7 @@ impl<M: Memory> Engine<M> {
         Ok(())
     }
 
+    #[inline]
     pub(super) fn check_local(&self, local: LocalKey, offset: u64, length: u64) -> Result<(), PostError> {
         if length == 0 {
             return Ok(());
@@ -420,13 +431,22 @@ impl<M: Memory> Engine<M> {
 
     pub(super) fn push(&mut self, queue: Option<QueueId>, completion: Completion) {
         if let Some(queue) = queue.and_then(|queue| self.queues.get_mut(queue.0 as usize)) {
-            queue.push(completion);
+            queue.push(&completion);
         }
     }
 
     /// Closes an endpoint: its receives are cancelled, its commands end with [`Failure::Closed`]. Completions of receives
     /// that the queue has no room for are not made; their buffers are released.
     pub fn close_endpoint(&mut self, now: Time, endpoint: EndpointId) {
+        self.end_commands(now, endpoint);
+        self.close_receives(now, endpoint);
+        if let Some(closed) = self.endpoints.get_mut(endpoint.0 as usize).and_then(Option::take) {
+            self.endpoint_of.remove(&closed.number);
+        }
+    }
+
+    /// All commands of an endpoint end with [`Failure::Closed`].
+    pub(super) fn end_commands(&mut self, now: Time, endpoint: EndpointId) {
         let mine: Vec<u16> = self
             .entries
             .handles()
@@ -442,10 +462,6 @@ impl<M: Memory> Engine<M> {
         let queued: alloc::collections::VecDeque<DatagramOut> = queued;
         for datagram in queued {
             self.report(&datagram.command, Err(Failure::Closed));
-        }
-        self.close_receives(now, endpoint);
-        if let Some(closed) = self.endpoints.get_mut(endpoint.0 as usize).and_then(Option::take) {
-            self.endpoint_of.remove(&closed.number);
         }
     }
 
@@ -501,6 +517,7 @@ fn abandon(tracker: &mut Tracker, handle: u16) {
     }
 }
 
+#[inline]
 fn counter_of(endpoint: &Endpoint, operation: Operation) -> Option<CounterId> {
     let bindings = &endpoint.bindings;
     match operation {
@@ -511,18 +528,29 @@ fn counter_of(endpoint: &Endpoint, operation: Operation) -> Option<CounterId> {
     }
 }
 
-pub(super) fn completion_of(command: &Command, local: LocalKey, result: Result<(), Failure>) -> Completion {
-    let kind = match command.operation {
+/// Where a command that is done at once will be reported.
+#[derive(Clone, Copy, Debug)]
+pub struct Admitted {
+    queue: Option<QueueId>,
+    counter: Option<CounterId>,
+}
+
+#[inline]
+fn kind_of(operation: Operation) -> CompletionKind {
+    match operation {
         Operation::Read | Operation::Pull => CompletionKind::Read,
         Operation::Write => CompletionKind::Write,
         Operation::Atomic => CompletionKind::Atomic,
         Operation::FetchAtomic | Operation::CompareAtomic => CompletionKind::FetchAtomic,
         Operation::TaggedSend => CompletionKind::TaggedSend,
         _ => CompletionKind::Send,
-    };
+    }
+}
+
+pub(super) fn completion_of(command: &Command, local: LocalKey, result: Result<(), Failure>) -> Completion {
     Completion {
         context: command.context,
-        kind,
+        kind: kind_of(command.operation),
         flags: CompletionFlags::NONE,
         result,
         length: u64::from(command.length),

@@ -22,6 +22,9 @@ const LINES_MIN: usize = 2;
 
 const _: () = assert!(CELLS_FILL < CELLS, "there is always a free cell");
 
+/// A bit that neither the line nor the byte of a hash depends on: no hash is 0, which says that an entry is in no table.
+const HASHED: u64 = 1 << 8;
+
 /// Source and tag, with what its kind ignores blanked out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Key {
@@ -35,7 +38,7 @@ impl Key {
         let mut hasher = keyed.build_hasher();
         hasher.write_u64(self.source);
         hasher.write_u64(self.tag);
-        hasher.finish()
+        hasher.finish() | HASHED
     }
 }
 
@@ -44,12 +47,16 @@ impl Key {
 #[repr(C, align(64))]
 pub(super) struct Node<T> {
     pub(super) key: Key,
-    /// Of the key, so that taking the entry out does not compute it again.
+    /// Of the key, so that taking the entry out does not compute it again; 0 while the entry is in no table.
     pub(super) hash: u64,
     /// When it came, and its class; see [`super::slab`].
     pub(super) stamp: u64,
+    /// The neighbours in the queue of its key.
     pub(super) previous: u32,
     pub(super) next: u32,
+    /// Who came before it, and after it.
+    pub(super) older: u32,
+    pub(super) newer: u32,
     pub(super) item: Option<T>,
 }
 
@@ -139,11 +146,6 @@ impl Index {
     /// A table for up to `capacity` entries, without memory yet.
     pub(super) fn new(capacity: usize) -> Index {
         Index { lines: Vec::new(), lines_max: capacity.div_ceil(CELLS_FILL).max(LINES_MIN), cells: 0, cells_grow: 0 }
-    }
-
-    /// Whether no entry is in it.
-    pub(super) fn is_empty(&self) -> bool {
-        self.cells == 0
     }
 
     /// Forgets all entries; keeps the memory.

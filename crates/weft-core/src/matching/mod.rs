@@ -4,7 +4,9 @@
 //! structures with tag 0. Of all that match, the earliest is taken, always (MPI and libfabric promise so); what is hard
 //! is to keep this true while no list is searched.
 //!
-//! Entries of the same source and tag stand in a queue, and a hash table (`index.rs`) leads to its head. Wildcards
+//! Most programs match in about the order in which they post: then the entry that is wanted is one of the oldest, and to
+//! look at those one by one costs less than a hash. So entries are put into tables when that has failed, and not before:
+//! those that go earlier have never been in one. In the tables entries of the same source and tag stand in a queue, and a hash table (`index.rs`) leads to its head. Wildcards
 //! would break a single table, so each *kind* of receive, (source named or not, bits ignored), has a table of its own in
 //! which its own wildcards are blanked out. Posted receives are each in the table of their kind, and a message
 //! compares the heads that it finds in the kinds there are. Unexpected messages are in one table for each kind that
@@ -78,11 +80,13 @@ struct Kind {
 impl Kind {
     const EXACT: Kind = Kind { anyone: false, ignore: 0 };
 
+    #[inline]
     fn of(source: Option<SourceId>, ignore: u64) -> Kind {
         Kind { anyone: source.is_none(), ignore }
     }
 
     /// What is hashed and compared. The source of anyone is 0, which no other key of the same kind can be mistaken for.
+    #[inline]
     fn key(self, source: SourceId, tag: u64) -> index::Key {
         index::Key { source: if self.anyone { 0 } else { source.0 }, tag: tag & !self.ignore }
     }

@@ -2,12 +2,12 @@
 
 use alloc::vec::Vec;
 
-use super::index::Index;
+use super::index::{Index, Node};
 use super::slab::{EntryId, Slab, class_of};
 use super::{Full, Kind};
 use crate::address::SourceId;
 use crate::hash::Keyed;
-use crate::limits::MATCH_CLASSES_MAX;
+use crate::limits::{MATCH_CLASSES_MAX, MATCH_LOOKS};
 
 /// Names a posted receive. Once it is removed the id leads nowhere, even where another has taken its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -40,6 +40,8 @@ pub struct Posted<T> {
 struct Class {
     kind: Kind,
     index: Index,
+    /// Receives of the kind, in the table or not yet.
+    len: usize,
 }
 
 #[derive(Debug)]
@@ -59,6 +61,7 @@ impl<T> Posted<T> {
 
     /// Posts a receive behind all others: for messages of `source` (`None`: of anyone) whose tag is `tag` but for the bits
     /// set in `ignore`.
+    #[inline(always)]
     pub fn post(&mut self, source: Option<SourceId>, tag: u64, ignore: u64, item: T) -> Result<PostedId, Full> {
         if self.slab.is_full() {
             return Err(Full);
@@ -66,19 +69,58 @@ impl<T> Posted<T> {
         let kind = Kind::of(source, ignore);
         let key = kind.key(source.unwrap_or(SourceId(0)), tag);
         let class = if kind == Kind::EXACT { EXACT } else { self.class_for(kind) };
-        let hash = key.hash(&self.keyed);
-        let id = self.slab.insert(key, hash, class, item)?;
-        self.wild_len += usize::from(class != EXACT);
-        match table(&mut self.exact, &mut self.wild, class) {
-            Some(index) => index.append(&mut self.slab.nodes, key, hash, id.place),
-            None => self.listed.push(Listed { id, kind }),
+        let id = self.slab.insert(key, class, item)?;
+        if class != EXACT {
+            self.wild_len += 1;
+            match self.wild.get_mut(class as usize - 1) {
+                Some(class) => class.len += 1,
+                None => self.listed.push(Listed { id, kind }),
+            }
         }
         Ok(PostedId(id))
     }
 
-    /// The earliest receive for a message of this source and tag.
+    /// The earliest receive for a message of this source and tag. It may put receives into tables, which changes nothing
+    /// that can be seen.
     #[must_use]
-    pub fn first(&self, source: SourceId, tag: u64) -> Option<PostedId> {
+    #[inline]
+    pub fn first(&mut self, source: SourceId, tag: u64) -> Option<PostedId> {
+        let mut at = self.slab.oldest();
+        for _ in 0..MATCH_LOOKS {
+            let (id, node) = at?;
+            if self.meets(node, id, source, tag) {
+                return Some(PostedId(id));
+            }
+            at = self.slab.behind(node);
+        }
+        if at.is_some() { self.first_in_tables(source, tag) } else { None }
+    }
+
+    /// Whether a receive is for a message of this source and tag.
+    #[inline]
+    fn meets(&self, node: &Node<T>, id: EntryId, source: SourceId, tag: u64) -> bool {
+        match class_of(id.stamp) {
+            EXACT => node.key == Kind::EXACT.key(source, tag),
+            class => self.meets_wild(node, id, class, source, tag),
+        }
+    }
+
+    fn meets_wild(&self, node: &Node<T>, id: EntryId, class: u8, source: SourceId, tag: u64) -> bool {
+        match class {
+            LISTED => {
+                let at = self.listed.binary_search_by_key(&id, |listed| listed.id).ok();
+                let kind = at.and_then(|at| self.listed.get(at)).map(|listed| listed.kind);
+                kind.is_some_and(|kind| kind.key(source, tag) == node.key)
+            }
+            class => {
+                let class = self.wild.get(class as usize - 1);
+                class.is_some_and(|class| class.kind.key(source, tag) == node.key)
+            }
+        }
+    }
+
+    fn first_in_tables(&mut self, source: SourceId, tag: u64) -> Option<PostedId> {
+        self.index();
         let nodes = &self.slab.nodes;
         // Programs post either kind, seldom both.
         let exact = if self.slab.len() > self.wild_len {
@@ -91,8 +133,23 @@ impl<T> Posted<T> {
         first.map(PostedId)
     }
 
+    /// Puts the receives into their tables that are not there yet.
+    fn index(&mut self) {
+        while let Some(id) = self.slab.next_unindexed() {
+            if let Some(index) = table(&mut self.exact, &mut self.wild, class_of(id.stamp))
+                && let Some(node) = self.slab.nodes.get_mut(id.place as usize)
+            {
+                let key = node.key;
+                let hash = key.hash(&self.keyed);
+                node.hash = hash;
+                index.append(&mut self.slab.nodes, key, hash, id.place);
+            }
+        }
+    }
+
     /// What is behind an id.
     #[must_use]
+    #[inline]
     pub fn get(&self, id: PostedId) -> Option<&T> {
         self.slab.get(id.0)
     }
@@ -111,24 +168,29 @@ impl<T> Posted<T> {
     /// Takes a receive out that nobody needs any more.
     #[inline]
     pub fn discard(&mut self, id: PostedId) {
-        if self.unlink(id).is_some() {
+        let plain = class_of(id.0.stamp) == EXACT && self.slab.node(id.0).is_some_and(|node| node.hash == 0);
+        if plain || self.unlink(id).is_some() {
             self.slab.discard(id.0);
         }
     }
 
-    #[inline]
     fn unlink(&mut self, id: PostedId) -> Option<()> {
-        self.slab.node(id.0)?;
+        let indexed = self.slab.node(id.0)?.hash != 0;
         let class = class_of(id.0.stamp);
-        match table(&mut self.exact, &mut self.wild, class) {
-            Some(index) => index.remove(&mut self.slab.nodes, id.0.place),
-            None => {
-                if let Ok(at) = self.listed.binary_search_by_key(&id.0, |listed| listed.id) {
-                    self.listed.remove(at);
+        if indexed && let Some(index) = table(&mut self.exact, &mut self.wild, class) {
+            index.remove(&mut self.slab.nodes, id.0.place);
+        }
+        if class != EXACT {
+            self.wild_len -= 1;
+            match self.wild.get_mut(class as usize - 1) {
+                Some(class) => class.len -= 1,
+                None => {
+                    if let Ok(at) = self.listed.binary_search_by_key(&id.0, |listed| listed.id) {
+                        self.listed.remove(at);
+                    }
                 }
             }
         }
-        self.wild_len -= usize::from(class != EXACT);
         Some(())
     }
 
@@ -166,14 +228,14 @@ impl<T> Posted<T> {
         if let Some(at) = self.wild.iter().position(|class| class.kind == kind) {
             return at as u8 + 1;
         }
-        if let Some(at) = self.wild.iter().position(|class| class.index.is_empty()) {
+        if let Some(at) = self.wild.iter().position(|class| class.len == 0) {
             if let Some(class) = self.wild.get_mut(at) {
                 class.kind = kind;
             }
             return at as u8 + 1;
         }
         if self.wild.len() < MATCH_CLASSES_MAX {
-            self.wild.push(Class { kind, index: Index::new(self.slab.capacity()) });
+            self.wild.push(Class { kind, index: Index::new(self.slab.capacity()), len: 0 });
             return self.wild.len() as u8;
         }
         LISTED
@@ -203,10 +265,16 @@ impl<T> Posted<T> {
     #[cfg(test)]
     pub(super) fn check(&self) {
         self.slab.check();
-        let exact = self.exact.check(&self.slab.nodes, &self.keyed);
-        let wild: usize = self.wild.iter().map(|class| class.index.check(&self.slab.nodes, &self.keyed)).sum();
+        let indexed = |class| {
+            let of_class = |node: &&Node<T>| node.stamp != super::slab::VACANT && class_of(node.stamp) == class;
+            self.slab.nodes.iter().filter(of_class).filter(|node| node.hash != 0).count()
+        };
+        assert_eq!(self.exact.check(&self.slab.nodes, &self.keyed), indexed(EXACT));
+        for (class, at) in self.wild.iter().zip(1..) {
+            assert_eq!(class.index.check(&self.slab.nodes, &self.keyed), indexed(at));
+        }
+        let wild: usize = self.wild.iter().map(|class| class.len).sum();
         assert_eq!(wild + self.listed.len(), self.wild_len);
-        assert_eq!(exact + self.wild_len, self.len());
         assert!(self.listed.is_sorted_by_key(|listed| listed.id));
     }
 }

@@ -31,18 +31,27 @@ pub(super) struct Slab<T> {
     len: usize,
     capacity: usize,
     number: u64,
+    /// The entries in order of arrival, linked by `older` and `newer`.
+    oldest: u32,
+    newest: u32,
+    /// The oldest entry that the tables do not know; all behind it they do not know either.
+    unindexed: u32,
 }
 
+#[expect(clippy::indexing_slicing, reason = "links hold numbers of places in use")]
 impl<T> Slab<T> {
     pub(super) fn new(capacity: usize) -> Slab<T> {
         let capacity = capacity.min(MATCH_ENTRIES_MAX);
-        Slab { nodes: Vec::new(), free: NONE, len: 0, capacity, number: 0 }
+        let nodes = Vec::new();
+        Slab { nodes, free: NONE, len: 0, capacity, number: 0, oldest: NONE, newest: NONE, unindexed: NONE }
     }
 
+    #[inline]
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
+    #[inline]
     pub(super) fn capacity(&self) -> usize {
         self.capacity
     }
@@ -52,51 +61,122 @@ impl<T> Slab<T> {
         self.number
     }
 
+    #[inline]
     pub(super) fn is_full(&self) -> bool {
         self.len >= self.capacity
     }
 
-    #[inline]
-    pub(super) fn insert(&mut self, key: Key, hash: u64, class: u8, item: T) -> Result<EntryId, Full> {
+    /// Puts an entry behind all others; it is in no table yet.
+    #[inline(always)]
+    pub(super) fn insert(&mut self, key: Key, class: u8, item: T) -> Result<EntryId, Full> {
         if self.is_full() {
             return Err(Full);
         }
+        if self.free == NONE {
+            self.grow();
+        }
+        let place = self.free;
         let stamp = self.number << CLASS_BITS | u64::from(class);
+        let older = self.newest;
+        let node = &mut self.nodes[place as usize];
+        self.free = node.next;
+        node.key = key;
+        node.hash = 0;
+        node.stamp = stamp;
+        (node.previous, node.next) = (place, place);
+        (node.older, node.newer) = (older, NONE);
+        node.item = Some(item);
         self.number += 1;
         self.len += 1;
-        let place = if let Some(node) = self.nodes.get_mut(self.free as usize) {
-            let place = core::mem::replace(&mut self.free, node.next);
-            *node = Node { key, hash, stamp, previous: place, next: place, item: Some(item) };
-            place
+        self.newest = place;
+        if older == NONE {
+            self.oldest = place;
         } else {
-            let place = self.nodes.len() as u32;
-            self.nodes.push(Node { key, hash, stamp, previous: place, next: place, item: Some(item) });
-            place
-        };
+            self.nodes[older as usize].newer = place;
+        }
+        if self.unindexed == NONE {
+            self.unindexed = place;
+        }
         Ok(EntryId { stamp, place })
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        self.free = self.nodes.len() as u32;
+        let key = Key { source: 0, tag: 0 };
+        let (previous, next, older, newer) = (NONE, NONE, NONE, NONE);
+        self.nodes.push(Node { key, hash: 0, stamp: VACANT, previous, next, older, newer, item: None });
     }
 
     /// Takes an entry out that is in no index any more.
     #[inline]
     pub(super) fn remove(&mut self, id: EntryId) -> Option<T> {
-        let node = self.nodes.get_mut(id.place as usize).filter(|node| node.stamp == id.stamp)?;
-        node.stamp = VACANT;
-        node.next = self.free;
-        self.free = id.place;
-        self.len -= 1;
-        node.item.take()
+        if !self.has(id) {
+            return None;
+        }
+        self.leave(id.place);
+        self.nodes[id.place as usize].item.take()
     }
 
     /// The same where nobody wants the item.
     #[inline]
     pub(super) fn discard(&mut self, id: EntryId) {
-        if let Some(node) = self.nodes.get_mut(id.place as usize).filter(|node| node.stamp == id.stamp) {
-            node.stamp = VACANT;
-            node.next = self.free;
-            self.free = id.place;
-            self.len -= 1;
-            node.item = None;
+        if self.has(id) {
+            self.leave(id.place);
+            self.nodes[id.place as usize].item = None;
         }
+    }
+
+    /// Takes a place out of the order, and makes it a free one.
+    #[inline]
+    fn leave(&mut self, place: u32) {
+        let node = &mut self.nodes[place as usize];
+        let (older, newer) = (node.older, node.newer);
+        node.stamp = VACANT;
+        node.next = self.free;
+        self.free = place;
+        self.len -= 1;
+        if self.unindexed == place {
+            self.unindexed = newer;
+        }
+        match older {
+            NONE => self.oldest = newer,
+            older => self.nodes[older as usize].newer = newer,
+        }
+        match newer {
+            NONE => self.newest = older,
+            newer => self.nodes[newer as usize].older = older,
+        }
+    }
+
+    /// The oldest entry; [`Slab::behind`] leads to the others.
+    #[inline]
+    pub(super) fn oldest(&self) -> Option<(EntryId, &Node<T>)> {
+        self.at(self.oldest)
+    }
+
+    /// The entry that came after one.
+    #[inline]
+    pub(super) fn behind(&self, node: &Node<T>) -> Option<(EntryId, &Node<T>)> {
+        self.at(node.newer)
+    }
+
+    #[inline]
+    fn at(&self, place: u32) -> Option<(EntryId, &Node<T>)> {
+        self.nodes.get(place as usize).map(|node| (EntryId { stamp: node.stamp, place }, node))
+    }
+
+    /// The oldest entry that the tables do not know. From now on they do.
+    pub(super) fn next_unindexed(&mut self) -> Option<EntryId> {
+        let (id, node) = self.at(self.unindexed)?;
+        self.unindexed = node.newer;
+        Some(id)
+    }
+
+    /// Whether an entry is still there.
+    #[inline]
+    pub(super) fn has(&self, id: EntryId) -> bool {
+        self.nodes.get(id.place as usize).is_some_and(|node| node.stamp == id.stamp)
     }
 
     pub(super) fn id(&self, place: u32) -> Option<EntryId> {
@@ -104,10 +184,12 @@ impl<T> Slab<T> {
     }
 
     /// The entry's node; `None` once it is gone.
+    #[inline]
     pub(super) fn node(&self, id: EntryId) -> Option<&Node<T>> {
         self.nodes.get(id.place as usize).filter(|node| node.stamp == id.stamp)
     }
 
+    #[inline]
     pub(super) fn get(&self, id: EntryId) -> Option<&T> {
         self.node(id)?.item.as_ref()
     }
@@ -117,27 +199,28 @@ impl<T> Slab<T> {
     }
 
     /// The entries by place.
+    #[cfg(test)]
     fn used(&self) -> impl Iterator<Item = (EntryId, &Node<T>)> {
         let places = self.nodes.iter().zip(0..).filter(|(node, _)| node.stamp != VACANT);
         places.map(|(node, place)| (EntryId { stamp: node.stamp, place }, node))
     }
 
-    /// The ids in order of arrival. They are sorted for it: the order costs nothing while nobody asks.
+    /// The ids in order of arrival.
     pub(super) fn in_order(&self) -> Vec<EntryId> {
-        let mut ids: Vec<EntryId> = self.used().map(|(id, _)| id).collect();
-        ids.sort_unstable();
-        ids
+        let following = core::iter::successors(self.oldest(), |(_, node)| self.behind(node));
+        following.map(|(id, _)| id).collect()
     }
 
-    /// The earliest entry that is wanted, by a look at every place.
+    /// The earliest entry that is wanted, by a look at each of them.
     pub(super) fn search(&self, mut wanted: impl FnMut(&Node<T>) -> bool) -> Option<EntryId> {
-        let mut first: Option<EntryId> = None;
-        for (id, node) in self.used() {
-            if first.is_none_or(|first| id < first) && wanted(node) {
-                first = Some(id);
+        let mut at = self.oldest();
+        while let Some((id, node)) = at {
+            if wanted(node) {
+                return Some(id);
             }
+            at = self.behind(node);
         }
-        first
+        None
     }
 
     /// Checks the list of free places.
@@ -153,10 +236,16 @@ impl<T> Slab<T> {
         }
         assert_eq!(free + self.len, self.nodes.len());
         assert_eq!(self.used().count(), self.len);
+        let order = self.in_order();
+        assert!(order.is_sorted() && order.len() == self.len);
+        assert_eq!(self.newest, order.last().map_or(NONE, |id| id.place));
+        let indexed = order.iter().take_while(|id| id.place != self.unindexed).count();
+        assert!(order.iter().skip(indexed).all(|id| self.nodes[id.place as usize].hash == 0));
     }
 }
 
 /// The class in a stamp.
+#[inline]
 pub(super) fn class_of(stamp: u64) -> u8 {
     stamp as u8
 }

@@ -7,7 +7,7 @@ use std::vec::Vec;
 
 use super::*;
 use crate::hash::Keyed;
-use crate::limits::{MATCH_CLASSES_MAX, MATCH_VIEW_IDLE_MIN, MATCH_VIEWS_MAX};
+use crate::limits::{MATCH_CLASSES_MAX, MATCH_LOOKS, MATCH_VIEW_IDLE_MIN, MATCH_VIEWS_MAX};
 
 const CAPACITY: usize = 200;
 const MASKS: [u64; 4] = [0, 1, 6, u64::MAX];
@@ -238,6 +238,9 @@ fn classes_are_used_again_when_they_are_empty() {
 #[test]
 fn views_that_nobody_asks_are_dropped() {
     let mut unexpected = Unexpected::new(Keyed::new(1, 2), 100);
+    // So many that none of those below is found by a look at the first few.
+    let others: Vec<UnexpectedId> =
+        (0..MATCH_LOOKS).map(|item| unexpected.push(SourceId(3), 1 << 32, item).unwrap()).collect();
     let oldest = unexpected.push(SourceId(1), 5, 0).unwrap();
     // More kinds than views: the last one is answered by a search.
     for ignore in 0..=MATCH_VIEWS_MAX as u64 {
@@ -251,8 +254,9 @@ fn views_that_nobody_asks_are_dropped() {
         assert_eq!(unexpected.remove(id), Some(item));
     }
     unexpected.check();
-    for kept in [0, 1, 2, u64::MAX] {
+    for kept in [0, 1, 2] {
         assert_eq!(unexpected.first(None, 5, kept), Some(oldest));
     }
+    assert_eq!(unexpected.first(None, 5, u64::MAX), Some(others[0]));
     unexpected.check();
 }

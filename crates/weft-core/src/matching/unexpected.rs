@@ -7,7 +7,7 @@ use super::slab::{EntryId, Slab, VACANT};
 use super::{Full, Kind};
 use crate::address::SourceId;
 use crate::hash::Keyed;
-use crate::limits::{MATCH_VIEW_IDLE_MIN, MATCH_VIEWS_MAX};
+use crate::limits::{MATCH_LOOKS, MATCH_VIEW_IDLE_MIN, MATCH_VIEWS_MAX};
 
 /// Names an unexpected message. Once it is removed the id leads nowhere, even where another has taken its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -40,8 +40,16 @@ struct View {
     asked: u64,
 }
 
-const STALE: Node<()> =
-    Node { key: Key { source: 0, tag: 0 }, hash: 0, stamp: VACANT, previous: 0, next: 0, item: None };
+const STALE: Node<()> = Node {
+    key: Key { source: 0, tag: 0 },
+    hash: 0,
+    stamp: VACANT,
+    previous: 0,
+    next: 0,
+    older: 0,
+    newer: 0,
+    item: None,
+};
 
 impl View {
     fn append(&mut self, keyed: &Keyed, id: EntryId, key: Key) {
@@ -52,7 +60,7 @@ impl View {
         let key = self.kind.key(SourceId(key.source), key.tag);
         let hash = key.hash(keyed);
         if let Some(node) = self.nodes.get_mut(place) {
-            *node = Node { key, hash, stamp: id.stamp, previous: id.place, next: id.place, item: None };
+            *node = Node { key, hash, stamp: id.stamp, previous: id.place, next: id.place, ..STALE };
         }
         self.index.append(&mut self.nodes, key, hash, id.place);
     }
@@ -70,9 +78,7 @@ impl<T> Unexpected<T> {
     /// Puts a message behind all others.
     pub fn push(&mut self, source: SourceId, tag: u64, item: T) -> Result<UnexpectedId, Full> {
         let key = Kind::EXACT.key(source, tag);
-        let hash = key.hash(&self.keyed);
-        let id = self.slab.insert(key, hash, 0, item)?;
-        self.exact.append(&mut self.slab.nodes, key, hash, id.place);
+        let id = self.slab.insert(key, 0, item)?;
         if self.views_len > 0 {
             self.push_to_views(id, key);
         }
@@ -82,22 +88,46 @@ impl<T> Unexpected<T> {
     /// The earliest message for a receive from `source` (`None`: from anyone) of this tag but for the bits set in
     /// `ignore`. It may build or note something for its kind of receive, and never changes the messages.
     #[must_use]
+    #[inline]
     pub fn first(&mut self, source: Option<SourceId>, tag: u64, ignore: u64) -> Option<UnexpectedId> {
-        if self.is_empty() {
-            return None;
-        }
+        if self.is_empty() { None } else { self.first_of_some(source, tag, ignore) }
+    }
+
+    fn first_of_some(&mut self, source: Option<SourceId>, tag: u64, ignore: u64) -> Option<UnexpectedId> {
         let kind = Kind::of(source, ignore);
         let key = kind.key(source.unwrap_or(SourceId(0)), tag);
+        let meets = |node: &Node<T>| kind.key(SourceId(node.key.source), node.key.tag) == key;
+        let mut at = self.slab.oldest();
+        for _ in 0..MATCH_LOOKS {
+            let (id, node) = at?;
+            if meets(node) {
+                return Some(UnexpectedId(id));
+            }
+            at = self.slab.behind(node);
+        }
+        at?;
         let place = if kind == Kind::EXACT {
+            self.index();
             self.exact.first(&self.slab.nodes, &self.keyed, key)
         } else if let Some(view) = self.view(kind) {
             let view = self.views.get(view)?;
             view.index.first(&view.nodes, &self.keyed, key)
         } else {
-            let matches = |node: &Node<T>| kind.key(SourceId(node.key.source), node.key.tag) == key;
-            return self.slab.search(matches).map(UnexpectedId);
+            return self.slab.search(meets).map(UnexpectedId);
         };
         place.and_then(|place| self.slab.id(place)).map(UnexpectedId)
+    }
+
+    /// Puts the messages into the table of those without wildcards that are not there yet.
+    fn index(&mut self) {
+        while let Some(id) = self.slab.next_unindexed() {
+            if let Some(node) = self.slab.nodes.get_mut(id.place as usize) {
+                let key = node.key;
+                let hash = key.hash(&self.keyed);
+                node.hash = hash;
+                self.exact.append(&mut self.slab.nodes, key, hash, id.place);
+            }
+        }
     }
 
     /// What is behind an id.
@@ -113,8 +143,9 @@ impl<T> Unexpected<T> {
 
     /// Takes a message out; `None` when it is gone already.
     pub fn remove(&mut self, id: UnexpectedId) -> Option<T> {
-        self.slab.node(id.0)?;
-        self.exact.remove(&mut self.slab.nodes, id.0.place);
+        if self.slab.node(id.0)?.hash != 0 {
+            self.exact.remove(&mut self.slab.nodes, id.0.place);
+        }
         if self.views_len > 0 {
             for view in self.views.iter_mut().filter(|view| view.in_use) {
                 view.index.remove(&mut view.nodes, id.0.place);
@@ -136,12 +167,14 @@ impl<T> Unexpected<T> {
 
     /// Messages that wait.
     #[must_use]
+    #[inline]
     pub fn len(&self) -> usize {
         self.slab.len()
     }
 
     /// Whether no message waits.
     #[must_use]
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -199,7 +232,8 @@ impl<T> Unexpected<T> {
     #[cfg(test)]
     pub(super) fn check(&self) {
         self.slab.check();
-        assert_eq!(self.exact.check(&self.slab.nodes, &self.keyed), self.len());
+        let indexed = self.slab.nodes.iter().filter(|node| node.stamp != VACANT && node.hash != 0).count();
+        assert_eq!(self.exact.check(&self.slab.nodes, &self.keyed), indexed);
         for view in self.views.iter().filter(|view| view.in_use) {
             assert_eq!(view.index.check(&view.nodes, &self.keyed), self.len());
         }

@@ -250,6 +250,7 @@ impl Pair {
             ignore: 0,
             multi: None,
             silent: false,
+            announce: false,
             context: 0,
             counter: None,
         };

@@ -173,6 +173,21 @@ impl Sender {
         Ok(())
     }
 
+    /// As [`Sender::push`], with a payload that others may write meanwhile.
+    #[inline]
+    pub fn push_segment(&mut self, record: &Record, payload: Segment<'_>) -> Result<(), PushError> {
+        let place = self.producer.reserve(payload.len())?;
+        let to = match place {
+            Place::Inline => self.producer.room().slot(self.producer.slot()).wrapping_add(SLOT_INLINE),
+            Place::Data(offset, _) => self.producer.room().data(offset),
+        };
+        // SAFETY: the ring reserved this part of the mapping for as many bytes, and nobody has a reference into it; who
+        // made the segment promised that it can be read.
+        unsafe { copy::copy(to, payload.as_iovec().iov_base.cast(), payload.len()) };
+        self.producer.commit(record, place, payload.len());
+        Ok(())
+    }
+
     /// Room for a payload of exactly `length` bytes, to be filled from anywhere and then committed. Dropping the claim
     /// takes nothing.
     #[inline]
@@ -282,7 +297,7 @@ pub struct Receiver {
 
 impl Receiver {
     /// The oldest record, not taken yet. What the peer wrote was copied and its lengths checked; it does not change
-    /// until [`Receiver::advance`], but for the bytes of a long payload.
+    /// until [`Receiver::advance`], but for the bytes of the payload.
     #[inline]
     pub fn peek(&mut self) -> Result<Option<Incoming<'_>>, Broken> {
         Ok(if self.consumer.peek()? { Some(Incoming { consumer: &self.consumer }) } else { None })
@@ -336,41 +351,28 @@ impl<'a> Incoming<'a> {
     #[must_use]
     #[inline]
     pub fn record(&self) -> Record {
-        self.consumer.current().0.record
+        self.consumer.current().record
     }
 
     /// Bytes of the payload.
     #[must_use]
     #[inline]
     pub fn length(&self) -> usize {
-        self.consumer.current().0.length as usize
+        self.consumer.current().length as usize
     }
 
-    /// A payload that came in the slot: a copy of our own. `None`: it is in the data ring.
-    #[must_use]
-    #[inline]
-    pub fn inline(&self) -> Option<&'a [u8]> {
-        let (taken, inline) = self.consumer.current();
-        if taken.offset.is_some() {
-            return None;
-        }
-        let (start, length) = (inline.as_ptr().cast::<u8>(), size_of_val(inline));
-        // SAFETY: the words are ours, and bytes have no alignment and no invalid values.
-        let bytes: &'a [u8] = unsafe { std::slice::from_raw_parts(start, length) };
-        bytes.get(..taken.length as usize)
-    }
-
-    /// The payload, wherever it is. The peer may change what lies in the data ring: copy it once, then look at the copy.
+    /// The payload, wherever it is. The peer may change it: copy it once, then look at the copy.
     #[must_use]
     #[inline]
     pub fn segment(&self) -> Segment<'a> {
-        let (taken, _) = self.consumer.current();
-        match taken.offset {
-            // SAFETY: the ring checked that the bytes lie in the data ring; the mapping lives as long as the consumer,
-            // which stays borrowed, and nobody has a reference into it.
-            Some(offset) => unsafe { Segment::from_raw(self.consumer.room().data(offset), taken.length as usize) },
-            None => Segment::from_slice(self.inline().unwrap_or_default()),
-        }
+        let (taken, room) = (self.consumer.current(), self.consumer.room());
+        let pointer = match taken.offset {
+            Some(offset) => room.data(offset),
+            None => room.slot(self.consumer.slot()).wrapping_add(SLOT_INLINE),
+        };
+        // SAFETY: the ring checked that the bytes lie in the data ring, or in the slot; the mapping lives as long as the
+        // consumer, which stays borrowed, and nobody has a reference into it.
+        unsafe { Segment::from_raw(pointer, taken.length as usize) }
     }
 }
 
@@ -435,7 +437,8 @@ impl ShmRoom {
 
     #[inline]
     fn slot(&self, slot: u32) -> *mut u8 {
-        self.slots.wrapping_add((slot % RING_ALL_SLOTS) as usize * SLOT_BYTES)
+        // No number leads outside, and a comparison costs less than a division.
+        self.slots.wrapping_add(slot.min(RING_ALL_SLOTS - 1) as usize * SLOT_BYTES)
     }
 
     #[inline]
@@ -458,7 +461,7 @@ impl ring::Room for ShmRoom {
     #[inline]
     fn slot_word(&self, slot: u32, word: usize) -> &AtomicU64 {
         let pointer = self.slot(slot).wrapping_add(word * 8 % SLOT_BYTES);
-        // SAFETY: both numbers wrap, so the word is one of a slot in the mapping, which lives as long as we do; it is
+        // SAFETY: both numbers are bounded, so the word is one of a slot in the mapping, which lives as long as we do; it is
         // aligned, and both processes use it as an atomic, or copy to it while it is theirs alone.
         unsafe { AtomicU64::from_ptr(pointer.cast()) }
     }

@@ -19,6 +19,7 @@ pub(crate) const SLOT_HEAD_WORDS: usize = 6;
 /// Where the inline bytes of a slot are.
 pub(crate) const SLOT_INLINE: usize = SLOT_HEAD_WORDS * 8;
 /// Words of inline bytes.
+#[cfg(any(test, loom))]
 pub(crate) const SLOT_INLINE_WORDS: usize = INLINE_MAX_BYTES / 8;
 /// Payloads outside of slots begin at multiples of it.
 pub(crate) const DATA_ALIGN: u32 = 64;

@@ -107,7 +107,7 @@ fn push<R: Room>(producer: &mut Producer<R>, number: u64) -> Result<(), PushErro
 fn take<R: Room>(consumer: &mut Consumer<R>, number: u64) -> bool {
     let there = consumer.peek().unwrap();
     if there {
-        let (taken, inline) = consumer.current();
+        let (taken, inline) = (consumer.current(), consumer.inline());
         assert_eq!((taken.record, taken.length, inline[0]), (record(number), 8, number));
         consumer.advance();
     }

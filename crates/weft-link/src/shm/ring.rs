@@ -13,7 +13,9 @@
 #![cfg_attr(loom, allow(dead_code, reason = "some of it is only for channels"))]
 
 use super::Record;
-use super::layout::{DATA_ALIGN, IN_DATA_RING, NEXT_IS_FAR, SLOT_HEAD_WORDS, SLOT_INLINE_WORDS};
+#[cfg(any(test, loom))]
+use super::layout::SLOT_INLINE_WORDS;
+use super::layout::{DATA_ALIGN, IN_DATA_RING, NEXT_IS_FAR, SLOT_HEAD_WORDS};
 use super::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::limits::{
     INLINE_MAX_BYTES, PAYLOAD_MAX_BYTES, RING_DATA_BYTES, RING_LOOK_BYTES, RING_PUBLISH_BYTES, RING_PUBLISH_SLOTS,
@@ -432,7 +434,7 @@ pub(crate) struct Taken {
     pub(crate) record: Record,
     /// Bytes of the payload.
     pub(crate) length: u32,
-    /// Where it is in the data ring; `None`: it was in the slot and is copied too.
+    /// Where it is in the data ring; `None`: it is in the slot.
     pub(crate) offset: Option<u32>,
 }
 
@@ -443,6 +445,9 @@ pub(crate) struct Consumer<R: Room> {
     far: bool,
     /// What was taken.
     tail: Position,
+    /// The slot of the next record, and the sequence number that it will have.
+    slot: u32,
+    sequence: u32,
     /// Records taken of which the producer does not know.
     unpublished: u32,
     /// Bytes of their payloads.
@@ -454,7 +459,6 @@ pub(crate) struct Consumer<R: Room> {
     /// Bank of the record after `current`.
     next_far: bool,
     current: Taken,
-    inline: [u64; SLOT_INLINE_WORDS],
 }
 
 impl<R: Room> Consumer<R> {
@@ -468,13 +472,14 @@ impl<R: Room> Consumer<R> {
             room,
             far: false,
             tail: Position::default(),
+            slot: 0,
+            sequence: 1,
             unpublished: 0,
             unpublished_bytes: 0,
             peeked: false,
             asleep: false,
             next_far: false,
             current: Taken::default(),
-            inline: [0; SLOT_INLINE_WORDS],
         }
     }
 
@@ -482,6 +487,7 @@ impl<R: Room> Consumer<R> {
     #[cfg(test)]
     pub(crate) fn start_at(&mut self, position: u32) {
         self.tail = Position { near: position, far: position };
+        self.locate();
     }
 
     #[inline]
@@ -489,31 +495,26 @@ impl<R: Room> Consumer<R> {
         &self.room
     }
 
-    /// The slot of the next record, and the sequence number that it will have.
     #[inline]
-    fn next(&self) -> (u32, u32) {
+    fn locate(&mut self) {
         let position = self.tail.in_bank(self.far);
-        (slot::<R>(self.far, position), position.wrapping_add(1))
+        (self.slot, self.sequence) = (slot::<R>(self.far, position), position.wrapping_add(1));
     }
 
     /// Whether there is nothing to take.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        let (slot, sequence) = self.next();
-        self.room.slot_word(slot, 0).load(Ordering::Acquire) as u32 != sequence
+        self.room.slot_word(self.slot, 0).load(Ordering::Acquire) as u32 != self.sequence
     }
 
     /// Copies the oldest record out; false: there is none.
     #[inline]
     pub(crate) fn peek(&mut self) -> Result<bool, Broken> {
         if self.peeked {
-            // Whoever looks twice is not getting on: the producer must not wait for what it keeps to itself.
-            if self.unpublished > 0 {
-                self.publish();
-            }
+            self.peeked_again();
             return Ok(true);
         }
-        let (slot, sequence) = self.next();
+        let (slot, sequence) = (self.slot, self.sequence);
         let head = self.room.slot_word(slot, 0).load(Ordering::Acquire);
         if head as u32 != sequence {
             return self.nothing(head as u32, sequence);
@@ -527,10 +528,6 @@ impl<R: Room> Consumer<R> {
         self.next_far = in_slot & NEXT_IS_FAR != 0;
         let in_slot = in_slot & !NEXT_IS_FAR;
         self.current = if usize::from(in_slot) <= INLINE_MAX_BYTES {
-            let used = usize::from(in_slot).div_ceil(8);
-            for (index, word) in self.inline.iter_mut().take(used).enumerate() {
-                *word = self.room.slot_word(slot, SLOT_HEAD_WORDS + index).load(Ordering::Relaxed).to_le();
-            }
             Taken { record, length: u32::from(in_slot), offset: None }
         } else {
             if in_slot != IN_DATA_RING {
@@ -550,6 +547,14 @@ impl<R: Room> Consumer<R> {
         Ok(true)
     }
 
+    /// Whoever looks twice is not getting on: the producer must not wait for what it keeps to itself.
+    #[cold]
+    fn peeked_again(&mut self) {
+        if self.unpublished > 0 {
+            self.publish();
+        }
+    }
+
     #[inline]
     fn nothing(&mut self, found: u32, expected: u32) -> Result<bool, Broken> {
         // In a conversation the next thing that we store is our answer, which would wait behind this: a few records can be
@@ -562,10 +567,27 @@ impl<R: Room> Consumer<R> {
         if stale { Ok(false) } else { Err(Broken) }
     }
 
-    /// What [`Consumer::peek`] copied last, with its inline bytes.
+    /// What [`Consumer::peek`] copied last.
     #[inline]
-    pub(crate) fn current(&self) -> (&Taken, &[u64; SLOT_INLINE_WORDS]) {
-        (&self.current, &self.inline)
+    pub(crate) fn current(&self) -> &Taken {
+        &self.current
+    }
+
+    /// The slot of what was peeked at: a short payload is there until [`Consumer::advance`], and the producer may change it.
+    #[inline]
+    pub(crate) fn slot(&self) -> u32 {
+        self.slot
+    }
+
+    /// A copy of a short payload.
+    #[cfg(any(test, loom))]
+    pub(crate) fn inline(&self) -> [u64; SLOT_INLINE_WORDS] {
+        let used = (self.current.length as usize).div_ceil(8);
+        let mut inline = [0; SLOT_INLINE_WORDS];
+        for (index, word) in inline.iter_mut().take(used).enumerate() {
+            *word = self.room.slot_word(self.slot(), SLOT_HEAD_WORDS + index).load(Ordering::Relaxed).to_le();
+        }
+        inline
     }
 
     /// Done with the record that was peeked; without one nothing happens.
@@ -577,6 +599,7 @@ impl<R: Room> Consumer<R> {
         self.peeked = false;
         self.tail.step(self.far);
         self.far = self.next_far;
+        self.locate();
         if self.far {
             // In a stream the next ones are there: each would be a cache miss of its own.
             self.room.fetch_ahead(slot::<R>(true, self.tail.far.wrapping_add(FETCH_AHEAD_SLOTS)));

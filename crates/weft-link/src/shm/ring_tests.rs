@@ -117,7 +117,7 @@ impl Model {
         assert_eq!(consumer.is_empty(), self.inside.is_empty());
         assert_eq!(consumer.peek(), Ok(!self.inside.is_empty()));
         let Some((number, length, extent)) = self.inside.front().copied() else { return };
-        let (taken, inline) = consumer.current();
+        let (taken, inline) = (consumer.current(), consumer.inline());
         assert_eq!(taken.record.words, [number, length as u64, 0, 0]);
         assert_eq!((taken.length as usize, taken.offset), (length, extent.map(|extent| extent.0)));
         if extent.is_none() {
@@ -193,7 +193,7 @@ proptest! {
             room.slot_word(0, 0).store(words[0] & !0xffff_ffff | 1, Ordering::Relaxed);
         }
         if consumer.peek() == Ok(true) {
-            let (taken, _) = consumer.current();
+            let taken = consumer.current();
             prop_assert!(taken.length as usize <= PAYLOAD_MAX_BYTES);
             prop_assert!(taken.offset.is_some() || taken.length as usize <= INLINE_MAX_BYTES);
             prop_assert!(taken.offset.unwrap_or(0) + taken.length <= RING_DATA_BYTES);

@@ -120,6 +120,13 @@ void drive(void)
         if (sides[i] && sides[i]->counters[0])
             for (int kind = 0; kind < COUNTER_KINDS; kind++)
                 fi_cntr_read(sides[i]->counters[kind]);
+    /* Connections are made while their event queue is looked at. */
+    for (int i = 0; i < INBOXES; i++)
+        if (sides[i] && sides[i]->eq) {
+            uint32_t kind;
+            unsigned char event[1024];
+            fi_eq_read(sides[i]->eq, &kind, event, sizeof(event), FI_PEEK);
+        }
     sched_yield();
 }
 
@@ -225,7 +232,9 @@ int side_open_with(struct side *side, struct fi_info *info, const struct side_op
     memset(side, 0, sizeof(*side));
     side->peer = FI_ADDR_UNSPEC;
     side->info = fi_dupinfo(info);
-    if ((code = fi_fabric(side->info->fabric_attr, &side->fabric, side)) ||
+    side->fabric = options->fabric;
+    side->fabric_is_borrowed = options->fabric != NULL;
+    if ((!side->fabric && (code = fi_fabric(side->info->fabric_attr, &side->fabric, side))) ||
         (code = fi_domain(side->fabric, side->info, &side->domain, side)) ||
         (code = fi_endpoint(side->domain, side->info, &side->ep, side)) ||
         (code = fi_cq_open(side->domain, &cq_attr, &cq, side)))
@@ -294,7 +303,7 @@ void side_close(struct side *side)
         report(false, "fi_close of an event queue", __FILE__, __LINE__, "refused");
     if (side->domain && fi_close(&side->domain->fid))
         report(false, "fi_close of a domain", __FILE__, __LINE__, "refused");
-    if (side->fabric && fi_close(&side->fabric->fid))
+    if (side->fabric && !side->fabric_is_borrowed && fi_close(&side->fabric->fid))
         report(false, "fi_close of a fabric", __FILE__, __LINE__, "refused");
     fi_freeinfo(side->info);
     free(side->memory);

@@ -122,6 +122,7 @@ struct side_options {
     bool not_enabled;
     int only_mr_mode; /* -1: whatever the provider wants */
     uint64_t message_order;
+    struct fid_fabric *fabric; /* borrowed; NULL: one of its own */
 };
 #define SIDE_OPTIONS(endpoint_type, wanted_caps) \
     (struct side_options){ .type = (endpoint_type), .caps = (wanted_caps), .only_mr_mode = -1 }
@@ -131,6 +132,7 @@ enum counter_kind { SENT, RECEIVED, READ_DONE, WRITTEN, REMOTE_READ, REMOTE_WRIT
 struct side {
     struct fi_info *info;
     struct fid_fabric *fabric;
+    bool fabric_is_borrowed;
     struct fid_domain *domain;
     struct fid_av *av;
     struct fid_ep *ep;

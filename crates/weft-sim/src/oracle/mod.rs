@@ -294,6 +294,9 @@ impl Oracle {
             CompletionKind::Receive | CompletionKind::TaggedReceive | CompletionKind::BufferReleased => {
                 self.received(&judge, start, completion, memory).map(|()| None)
             }
+            CompletionKind::Announced | CompletionKind::TaggedAnnounced => {
+                Err(judge.says("completion of another kind", completion))
+            }
             CompletionKind::Send
             | CompletionKind::TaggedSend
             | CompletionKind::Write

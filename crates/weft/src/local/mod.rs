@@ -31,8 +31,8 @@ use std::sync::atomic::Ordering;
 
 use weft_core::address::{Address, PeerId};
 use weft_core::command::{Command, CommandFlags, EndpointId, Level, Operation, PostError};
-use weft_core::engine::Engine;
 use weft_core::engine::hall::Arrival;
+use weft_core::engine::{Admitted, Engine};
 use weft_core::event::Failure;
 use weft_link::shm::{Broken, Channel, ChannelId, Hello, Node, NodeEvent};
 use weft_mem::{HostMemory, Segment, attach};
@@ -123,6 +123,8 @@ pub(crate) struct Local {
     handles: Handles,
     /// Where the next look at many channels begins.
     cursor: usize,
+    /// Some visitor was blocked when it was last served: with many peers that is not asked of each for every operation.
+    may_be_blocked: bool,
     /// Something that sleepers know nothing of: they have to look, and say anew that they sleep.
     changed: bool,
 }
@@ -149,6 +151,7 @@ impl Local {
             statistics: LocalStatistics::default(),
             handles: Handles::default(),
             cursor: 0,
+            may_be_blocked: false,
             changed: false,
         })
     }
@@ -268,15 +271,15 @@ impl Local {
         Some(Ok(()))
     }
 
-    /// Does a command at once, with bytes that are the caller's: a short message into the ring, a write straight into the
-    /// peer's memory. `None`: that is not possible now. `Ok`: it has to be reported as done.
+    /// Does a command at once, with bytes that are the caller's: a message into the ring, a write straight into the peer's
+    /// memory. `None`: that is not possible now. `Ok`: it has to be reported as done.
     #[inline]
     pub(crate) fn do_at_once(
         &mut self,
         engine: &mut Engine<HostMemory>,
         command: &Command,
         bytes: Segment<'_>,
-    ) -> Option<Result<(), PostError>> {
+    ) -> Option<Result<Admitted, PostError>> {
         let simple = matches!(command.operation, Operation::Send | Operation::TaggedSend | Operation::Write);
         let plain = simple && command.level != Level::Delivered && !command.has(CommandFlags::FENCE);
         // What is injected with a completion has that before it is under way.
@@ -284,10 +287,11 @@ impl Local {
         let index = self.route_to(engine, command.endpoint, command.peer).filter(|_| plain && !injected)?;
         let route = self.routes.get_mut(index as usize)?.as_mut()?;
         // What is done cannot be refused any more.
-        if let Err(error) = engine.admit_done(command) {
-            return Some(Err(error));
-        }
-        route.do_at_once(command, bytes, &mut self.statistics).then_some(Ok(()))
+        let admitted = match engine.admit_done(command) {
+            Ok(admitted) => admitted,
+            Err(error) => return Some(Err(error)),
+        };
+        route.do_at_once(command, bytes, &mut self.statistics).then_some(Ok(admitted))
     }
 
     /// What peers have brought, and what has found room. True: something happened.
@@ -308,12 +312,12 @@ impl Local {
                         // Whoever sleeps has not said that it waits for room, or will not go on.
                         let owes = !owed && visitor.owes();
                         self.changed |= owes;
+                        self.may_be_blocked |= visitor.blocked;
                         busy |= served || owes;
+                        // Only what is owed can wait for a note.
+                        wants_notes |= visitor.owes() && visitor.pulls.wants_notes();
                     }
                     Err(Broken) => self.break_visitor(engine, index),
-                }
-                if let Some(Some(visitor)) = self.visitors.get(index) {
-                    wants_notes |= visitor.pulls.wants_notes();
                 }
             }
         }
@@ -326,26 +330,36 @@ impl Local {
             if let Some(Some(route)) = self.routes.get_mut(index)
                 && route.has_work()
             {
-                let wanted = route.wants_room();
-                match route.serve(engine, &self.methods, &mut self.statistics) {
-                    Ok(served) => {
-                        let wants = !wanted && route.wants_room();
-                        self.changed |= wants;
-                        busy |= served || wants;
-                    }
-                    Err(Broken) => {
-                        self.statistics.broken += 1;
-                        self.end_route(engine, index, Failure::ProtocolError);
-                    }
-                }
+                busy |= self.serve_route(engine, index);
             }
         }
         self.cursor = self.cursor.wrapping_add(LOCAL_POLLED_AT_ONCE);
+        if self.may_be_blocked {
+            self.may_be_blocked = self.visitors.iter().flatten().any(|visitor| visitor.blocked);
+        }
         if engine.has_matched() {
             self.matched(engine);
             busy = true;
         }
         busy
+    }
+
+    #[inline(never)]
+    fn serve_route(&mut self, engine: &mut Engine<HostMemory>, index: usize) -> bool {
+        let Some(Some(route)) = self.routes.get_mut(index) else { return false };
+        let wanted = route.wants_room();
+        match route.serve(engine, &self.methods, &mut self.statistics) {
+            Ok(served) => {
+                let wants = !wanted && route.wants_room();
+                self.changed |= wants;
+                served || wants
+            }
+            Err(Broken) => {
+                self.statistics.broken += 1;
+                self.end_route(engine, index, Failure::ProtocolError);
+                false
+            }
+        }
     }
 
     /// Whether a peer has brought something, as far as one look at few channels tells.
@@ -545,14 +559,19 @@ impl Local {
 
     /// An endpoint closes: before the engine forgets it, its commands end.
     pub(crate) fn close_endpoint(&mut self, engine: &mut Engine<HostMemory>, endpoint: EndpointId) {
+        self.end_commands(engine, endpoint);
+        self.dismiss(engine, |arrival| arrival.endpoint == endpoint);
+        for ways in &mut self.ways {
+            ways.retain(|(from, _)| *from != endpoint);
+        }
+    }
+
+    /// All commands of an endpoint end.
+    pub(crate) fn end_commands(&mut self, engine: &mut Engine<HostMemory>, endpoint: EndpointId) {
         for index in 0..self.routes.len() {
             if self.routes.get(index).and_then(Option::as_ref).is_some_and(|route| route.endpoint == endpoint) {
                 self.end_route(engine, index, Failure::Closed);
             }
-        }
-        self.dismiss(engine, |arrival| arrival.endpoint == endpoint);
-        for ways in &mut self.ways {
-            ways.retain(|(from, _)| *from != endpoint);
         }
     }
 
@@ -601,8 +620,9 @@ impl Local {
     }
 
     /// Whether a peer's request waits until completions are read or receives posted.
+    #[inline]
     pub(crate) fn is_blocked(&self) -> bool {
-        self.visitors.iter().flatten().any(|visitor| visitor.blocked)
+        self.may_be_blocked && self.visitors.iter().flatten().any(|visitor| visitor.blocked)
     }
 
     /// Says to all peers that this process sleeps: they wake it through [`Local::descriptor`]. False: there is something

@@ -57,12 +57,14 @@ pub(super) enum Request {
 }
 
 impl Request {
+    #[inline]
     pub(super) fn of(record: &Record) -> Option<Request> {
         use Request::*;
         const ALL: [Request; 11] = [Send, Long, More, Offer, Data, Withdraw, Abort, Write, Read, Atomic, Attach];
         ALL.get(usize::from(record.kind).wrapping_sub(1)).copied()
     }
 
+    #[inline]
     pub(super) fn record(self, flags: u8, words: [u64; 4]) -> Record {
         Record { kind: self as u8, flags, words }
     }
@@ -125,6 +127,7 @@ pub(super) fn length_and_token(length: u32, token: u32) -> u64 {
     u64::from(token) << 32 | u64::from(length)
 }
 
+#[inline]
 pub(super) fn length_of(record: &Record) -> u32 {
     record.words[2] as u32
 }
@@ -133,6 +136,7 @@ pub(super) fn token_of(record: &Record) -> u32 {
     (record.words[2] >> 32) as u32
 }
 
+#[inline]
 pub(super) fn immediate_of(record: &Record) -> Option<u64> {
     (record.flags & IMMEDIATE != 0).then_some(record.words[1])
 }

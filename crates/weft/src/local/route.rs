@@ -9,7 +9,7 @@ use weft_core::address::Address;
 use weft_core::command::{Command, CommandFlags, EndpointId, Level, Operation};
 use weft_core::engine::Engine;
 use weft_core::event::Failure;
-use weft_link::limits::{INLINE_MAX_BYTES, PAYLOAD_MAX_BYTES};
+use weft_link::limits::PAYLOAD_MAX_BYTES;
 use weft_link::shm::{Broken, Channel, PushError, Record};
 use weft_mem::attach::Span;
 use weft_mem::{HostMemory, Segment};
@@ -176,11 +176,9 @@ impl Route {
             return false;
         }
         match command.operation {
-            Operation::Send | Operation::TaggedSend if bytes.len() <= INLINE_MAX_BYTES => {
-                let mut copy = [0; INLINE_MAX_BYTES];
-                let payload = copy.get_mut(..bytes.len()).unwrap_or_default();
+            Operation::Send | Operation::TaggedSend if bytes.len() <= LOCAL_FRAGMENT_BYTES => {
                 let record = send_record(command, bytes.len() as u32);
-                let done = bytes.copy_to(payload) && self.channel.sender().push(&record, payload).is_ok();
+                let done = self.channel.sender().push_segment(&record, bytes).is_ok();
                 statistics.eager += u64::from(done);
                 done
             }
@@ -838,6 +836,7 @@ fn send_record(command: &Command, length: u32) -> Record {
     Request::Send.record(flags_of(command) | tagged, [command.address, command.immediate, u64::from(length), 0])
 }
 
+#[inline]
 fn flags_of(command: &Command) -> u8 {
     if command.has(CommandFlags::IMMEDIATE) { record::IMMEDIATE } else { 0 }
 }

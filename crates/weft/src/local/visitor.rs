@@ -24,12 +24,14 @@ use memory::write_remote;
 /// A channel from an endpoint of this node.
 pub(super) struct Visitor {
     pub(super) channel: Channel,
-    /// Who comes, and to whom: what all its messages share.
+    /// Who comes, and to whom: what all its messages share. The rest is that of the last message.
     pub(super) arrival: Arrival,
     /// Its next request must wait: completions have to be read, or receives posted, first.
     pub(super) blocked: bool,
     /// Its next request must wait for room for its answer.
     starved: bool,
+    /// [`Visitor::owes`] may be true: short messages, which leave nothing behind, do not ask for it.
+    may_owe: bool,
     incoming: Incoming,
     offers: Vec<Option<Offer>>,
     /// Copies that this node does in the peer's memory.
@@ -154,6 +156,7 @@ impl Visitor {
             arrival,
             blocked: false,
             starved: false,
+            may_owe: true,
             incoming: Incoming::Nothing,
             offers: Vec::new(),
             transfers: VecDeque::new(),
@@ -171,11 +174,16 @@ impl Visitor {
     /// Whether [`Visitor::serve`] has something to do.
     #[inline]
     pub(super) fn has_work(&mut self) -> bool {
-        !self.channel.receiver().is_empty() || self.owes()
+        !self.channel.receiver().is_empty() || self.may_owe
     }
 
     /// Whether something goes on that no request brings further.
+    #[inline]
     pub(super) fn owes(&self) -> bool {
+        self.may_owe && self.owes_something()
+    }
+
+    fn owes_something(&self) -> bool {
         self.wants_room() || !(self.transfers.is_empty() && self.pulls.is_empty())
     }
 
@@ -191,22 +199,40 @@ impl Visitor {
         engine: &mut Engine<HostMemory>,
         statistics: &mut LocalStatistics,
     ) -> Result<bool, Broken> {
-        let mut busy = self.flush()?;
+        let mut busy = self.may_owe && self.flush()?;
         for _ in 0..LOCAL_RECORDS_PER_ROUND {
-            if !self.answers.is_empty() {
+            if self.may_owe && !self.answers.is_empty() {
                 break;
             }
-            let Some(outcome) = self.request(engine, statistics)? else {
-                self.blocked = false;
-                break;
-            };
-            self.blocked = outcome == Outcome::Blocked;
-            self.starved = outcome == Outcome::NoRoom;
-            if outcome != Outcome::Taken {
-                break;
+            match self.request(engine, statistics)? {
+                Some(Outcome::Taken) => {
+                    (self.blocked, self.starved) = (false, false);
+                    busy = true;
+                }
+                Some(outcome) => {
+                    self.blocked = outcome == Outcome::Blocked;
+                    self.starved = outcome == Outcome::NoRoom;
+                    break;
+                }
+                None => {
+                    self.blocked = false;
+                    break;
+                }
             }
-            busy = true;
         }
+        if self.may_owe {
+            busy |= self.serve_owed(engine, statistics)?;
+        }
+        Ok(busy)
+    }
+
+    /// Goes on with what takes longer than one request.
+    fn serve_owed(
+        &mut self,
+        engine: &mut Engine<HostMemory>,
+        statistics: &mut LocalStatistics,
+    ) -> Result<bool, Broken> {
+        let mut busy = false;
         if !self.reads.is_empty() {
             busy |= self.send_reads(engine, statistics)?;
         }
@@ -217,6 +243,7 @@ impl Visitor {
         if !self.pulls.is_empty() {
             busy |= self.serve_pulls(engine, statistics)?;
         }
+        self.may_owe = self.owes_something();
         Ok(busy)
     }
 
@@ -241,6 +268,7 @@ impl Visitor {
                 Err(PushError::Broken | PushError::TooLong) => return Err(Broken),
             }
         }
+        self.may_owe = true;
         self.answers.push_back(record);
         Ok(())
     }
@@ -259,37 +287,50 @@ impl Visitor {
         let Some(incoming) = self.channel.receiver().peek()? else { return Ok(None) };
         let record = incoming.record();
         let request = Request::of(&record).ok_or(Broken)?;
-        if matches!(request, Request::Send | Request::Long) && self.pulls.has_short() {
+        if self.may_owe && matches!(request, Request::Send | Request::Long) && self.pulls.has_short() {
             return Ok(Some(Outcome::Early));
         }
         if request == Request::Send {
             if record::length_of(&record) as usize != incoming.length() {
                 return Err(Broken);
             }
-            let arrival = message(&self.arrival, &record);
+            fill(&mut self.arrival, &record);
             if record.flags & record::DATAGRAM != 0 {
                 let mut bytes = vec![0; incoming.length()];
                 if incoming.segment().copy_to(&mut bytes) {
-                    engine.deliver_datagram(&arrival, &bytes);
+                    engine.deliver_datagram(&self.arrival, &bytes);
                 }
-            } else if engine.deliver(&arrival, &Bytes(incoming.segment())) == Delivery::NotReady {
+            } else if engine.deliver(&self.arrival, &Bytes(incoming.segment())) == Delivery::NotReady {
                 return Ok(Some(Outcome::Blocked));
             }
             self.channel.receiver().advance();
             return Ok(Some(Outcome::Taken));
         }
+        self.request_more(engine, statistics, request, &record).map(Some)
+    }
+
+    /// Any request but a whole message.
+    #[inline(never)]
+    fn request_more(
+        &mut self,
+        engine: &mut Engine<HostMemory>,
+        statistics: &mut LocalStatistics,
+        request: Request,
+        record: &Record,
+    ) -> Result<Outcome, Broken> {
+        self.may_owe = true;
         let outcome = match request {
-            Request::Long => self.begin_long(engine, &record)?,
+            Request::Long => self.begin_long(engine, record)?,
             Request::More => self.more(engine)?,
-            Request::Offer => self.offered(engine, &record)?,
-            Request::Data => self.data(engine, &record)?,
-            Request::Withdraw => self.withdraw(engine, record::token_of(&record))?,
+            Request::Offer => self.offered(engine, record)?,
+            Request::Data => self.data(engine, record)?,
+            Request::Withdraw => self.withdraw(engine, record::token_of(record))?,
             Request::Abort => self.abort(engine, record.words[0]),
-            Request::Write => self.write(engine, &record)?,
-            Request::Read => self.read(engine, &record)?,
-            Request::Atomic => self.atomic(engine, &record)?,
+            Request::Write => self.write(engine, record)?,
+            Request::Read => self.read(engine, record)?,
+            Request::Atomic => self.atomic(engine, record)?,
             Request::Attach => {
-                let (token, key) = (record::token_of(&record), record.words[3]);
+                let (token, key) = (record::token_of(record), record.words[3]);
                 if !self.granting.grant(&self.channel, engine, self.arrival.endpoint, token, key) {
                     self.answer(token, Err(Failure::NotSupported))?;
                 }
@@ -301,7 +342,7 @@ impl Visitor {
             self.channel.receiver().advance();
             statistics.served += u64::from(matches!(request, Request::Write | Request::Read | Request::Atomic));
         }
-        Ok(Some(outcome))
+        Ok(outcome)
     }
 
     // ------------------------------------------------------------------ messages in parts
@@ -492,11 +533,13 @@ impl Visitor {
             offer.spans = None;
         }
         if let (Some(id), true) = (offer.id, offer.spans.is_some()) {
+            self.may_owe = true;
             self.transfers.push_back(Transfer { done: 0, what: Copying::Offer(index, id) });
             return Ok(());
         }
         if let (Some(id), Some(reference)) = (offer.id, offer.reference) {
             let (token, length) = (offer.token, offer.length);
+            self.may_owe = true;
             self.pulls.push(Pull { index, id, token, length, reference });
             return Ok(());
         }
@@ -633,16 +676,19 @@ impl Visitor {
 }
 
 /// The message that a record begins.
-#[inline]
 fn message(visitor: &Arrival, record: &Record) -> Arrival {
-    let tagged = record.flags & record::TAGGED != 0;
-    Arrival {
-        tagged,
-        tag: if tagged { record.words[0] } else { 0 },
-        immediate: record::immediate_of(record),
-        length: record::length_of(record),
-        ..*visitor
-    }
+    let mut arrival = *visitor;
+    fill(&mut arrival, record);
+    arrival
+}
+
+/// The same in place: what all messages of a visitor share is long, and stays.
+#[inline]
+fn fill(arrival: &mut Arrival, record: &Record) {
+    arrival.tagged = record.flags & record::TAGGED != 0;
+    arrival.tag = if arrival.tagged { record.words[0] } else { 0 };
+    arrival.immediate = record::immediate_of(record);
+    arrival.length = record::length_of(record);
 }
 
 /// Whether a message goes to a device's memory.

@@ -1,7 +1,7 @@
 //! Numbers of endpoints, and what completions tell beside the bytes.
 
 use weft::{Access, AtomicOperation, CompletionKind, EndpointKind, EndpointOptions, Error, Failure, OpenError};
-use weft::{Address, Options, ReceiveOptions, raw};
+use weft::{Address, Options, ReceiveOptions, Side, raw};
 
 use crate::support::{World, pattern};
 
@@ -89,6 +89,39 @@ pub(crate) fn queues_can_be_bound_later(world: &World) {
     assert_eq!(world.good(&b).kind, CompletionKind::Send);
     let foreign = EndpointOptions { receive_queue: Some(a.queue.clone()), ..Default::default() };
     assert!(matches!(endpoint.bind(foreign), Err(Error::OtherDomain)));
+}
+
+/// Each side ends without a word, is opened again with other queues, and does not disturb the other.
+pub(crate) fn sides_close_one_by_one(world: &World) {
+    let (a, b) = (world.node(), world.node());
+    let endpoint = b.domain.open_endpoint(EndpointOptions::default()).unwrap();
+    let (to_a, to_b) = (b.knows(&a), a.domain.addresses().insert(endpoint.address()).unwrap());
+    let sends = || EndpointOptions { transmit_queue: Some(b.queue.clone()), ..Default::default() };
+    let receives = || EndpointOptions { receive_queue: Some(b.queue.clone()), ..Default::default() };
+    for round in 0..3u8 {
+        endpoint.bind(sends()).unwrap();
+        endpoint.bind(receives()).unwrap();
+        assert!(raw::room(&endpoint, Side::Receive).unwrap() > 1);
+        assert!(raw::room(&endpoint, Side::Transmit).unwrap() > 1);
+        // Nobody takes this one, nor sends the others.
+        endpoint.tagged_send(to_a, 99, b.buffer(vec![0; 500_000])).unwrap();
+        endpoint.tagged_receive(98, 0, b.buffer(vec![0; 8])).unwrap();
+        endpoint.receive(b.buffer(vec![0; 8])).unwrap();
+        endpoint.close_side(Side::Transmit);
+        a.endpoint.send(to_b, a.buffer(vec![round; 8])).unwrap();
+        world.good(&a);
+        assert_eq!(world.good(&b).into_bytes().unwrap(), [round; 8]);
+        endpoint.bind(sends()).unwrap();
+        endpoint.receive(b.buffer(vec![0; 8])).unwrap();
+        endpoint.close_side(Side::Receive);
+        assert_eq!(b.domain.state().receives, 0);
+        a.endpoint.receive(a.buffer(vec![0; 8])).unwrap();
+        endpoint.send(to_a, b.buffer(vec![round; 8])).unwrap();
+        assert_eq!(world.good(&b).kind, CompletionKind::Send);
+        assert_eq!(world.good(&a).into_bytes().unwrap(), [round; 8]);
+        assert!(b.queue.read().unwrap().is_none());
+        endpoint.close_side(Side::Transmit);
+    }
 }
 
 pub(crate) fn completions_tell_what_ended(world: &World) {

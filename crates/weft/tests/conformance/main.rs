@@ -84,6 +84,7 @@ macro_rules! cases {
             endpoints {
                 numbers_can_be_chosen completions_tell_what_ended multi_receives_say_when_they_end
                 restricted_endpoints_have_one_peer queues_can_be_bound_later
+                sides_close_one_by_one
             }
             flow {
                 a_full_queue_holds_peers_back levels silent_operations counters_count
@@ -113,10 +114,11 @@ macro_rules! cases {
                 looking_changes_nothing claimed_messages_are_for_who_claimed_them
                 a_claim_can_be_too_long_for_its_buffer discarded_messages_are_done_for_their_sender
                 claims_end_with_their_endpoint a_claimed_message_can_be_lost
+                announced_messages_wait_for_a_buffer
             }
             waiting {
                 sleep_until_a_message_comes descriptors_lose_no_wake_up time_passes counters_wake
-                waits_in_many_threads
+                waits_in_many_threads signals_end_waits
             }
         }
     };

@@ -132,3 +132,42 @@ pub(crate) fn waits_in_many_threads(world: &World) {
         }
     });
 }
+
+/// Whoever sleeps can be woken without an event, once for each call, and no call is lost.
+pub(crate) fn signals_end_waits(world: &World) {
+    let node = world.node();
+    let counter = node.domain.counter();
+    // Before the wait, and only once.
+    node.queue.signal();
+    node.queue.signal();
+    assert!(node.queue.wait(Some(PATIENCE)).unwrap().is_none());
+    assert!(node.queue.wait(Some(Duration::from_millis(5))).unwrap().is_none());
+    counter.signal();
+    assert!(matches!(counter.wait(1, Some(PATIENCE)).unwrap_err(), weft::Error::Interrupted));
+    assert!(matches!(counter.wait(1, Some(Duration::from_millis(5))).unwrap_err(), weft::Error::TimedOut));
+    // For those who sleep on the descriptor: before they would, and while they do.
+    node.queue.signal();
+    assert!(!node.queue.try_wait().unwrap() && node.queue.try_wait().unwrap());
+    node.queue.signal();
+    assert!(wait_readable(node.queue.descriptor().unwrap(), Some(PATIENCE)).unwrap());
+    assert!(!node.queue.try_wait().unwrap() && node.queue.try_wait().unwrap());
+    // While they wait, however the two fall together.
+    for round in 0..50u64 {
+        std::thread::scope(|scope| {
+            let queue = scope.spawn(|| node.queue.wait(Some(PATIENCE)).unwrap().is_none());
+            let counter_wait = scope.spawn(|| matches!(counter.wait(1, Some(PATIENCE)), Err(weft::Error::Interrupted)));
+            std::thread::sleep(Duration::from_micros(round * 20));
+            node.queue.signal();
+            counter.signal();
+            assert!(queue.join().unwrap() && counter_wait.join().unwrap());
+        });
+    }
+    // What has come is given first.
+    let myself = node.knows(&node);
+    node.endpoint.inject(myself, b"note").unwrap();
+    node.endpoint.receive(node.buffer(vec![0; 8])).unwrap();
+    world.until("completion", || (!node.queue.try_wait().unwrap()).then_some(()));
+    node.queue.signal();
+    assert_eq!(node.queue.wait(Some(PATIENCE)).unwrap().unwrap().into_bytes().unwrap(), b"note");
+    assert!(node.queue.wait(Some(PATIENCE)).unwrap().is_none());
+}

@@ -1,7 +1,7 @@
 //! Messages that wait: looked at, claimed, thrown away.
 
 use weft::raw::{self, ClaimId, Peek, Peeked};
-use weft::{Error, Failure, Level, Options, PostError};
+use weft::{CompletionKind, Error, Failure, Level, Options, PostError};
 
 use crate::support::{Node, World, pattern};
 
@@ -153,4 +153,53 @@ pub(crate) fn a_claimed_message_can_be_lost(world: &World) {
     let received = world.next(&b);
     assert_eq!((received.context, received.result), (5, Err(Failure::Aborted)));
     assert_eq!(received.buffer.unwrap().len(), 400_000);
+}
+
+/// A receive that takes no bytes is told of its message, for which there is time to find a buffer.
+pub(crate) fn announced_messages_wait_for_a_buffer(world: &World) {
+    let (a, b, to_b, to_a) = world.pair();
+    let mut announced = tagged(&b, 5, 0);
+    (announced.announce, announced.context) = (true, 21);
+    for length in SOME_LENGTHS {
+        for early in [true, false] {
+            let post = || raw::post_receive(&b.endpoint, &announced, b.buffer([])).unwrap();
+            let options = Options { immediate: Some(31), ..Options::default() };
+            if early {
+                post();
+            }
+            a.endpoint.tagged_send_with(to_b, 5, a.buffer(pattern(1, length)), options).unwrap();
+            if !early {
+                peek(world, &b, &tagged(&b, 5, 0), Peek::Look);
+                post();
+            }
+            let told = world.good(&b);
+            assert_eq!((told.context, told.kind), (21, CompletionKind::TaggedAnnounced));
+            assert_eq!((told.length, told.tag, told.immediate), (length as u64, 5, Some(31)));
+            assert_eq!((told.source, told.peer), (Some(a.endpoint.address()), Some(to_a)));
+            // It is nobody else's, and the receive is used up.
+            assert!(raw::peek(&b.endpoint, &tagged(&b, 5, 0), Peek::Look).unwrap().is_none());
+            a.endpoint.tagged_send(to_b, 5, a.buffer(b"next".to_vec())).unwrap();
+            b.endpoint.tagged_receive(5, 0, b.buffer(vec![0; 4])).unwrap();
+            assert_eq!(world.good(&b).into_bytes().unwrap(), b"next");
+            receive_claimed(&b, ClaimId(told.offset), length, 22);
+            let received = world.good(&b);
+            assert_eq!((received.context, received.kind), (22, CompletionKind::TaggedReceive));
+            assert!(received.into_bytes().unwrap() == pattern(1, length), "{length} {early}");
+            world.goods(&a, 2);
+        }
+    }
+    // Without tag, thrown away; and one that gets nothing.
+    let mut announced = raw::receive(&b.endpoint, 0);
+    (announced.announce, announced.context) = (true, 23);
+    for _ in 0..2 {
+        raw::post_receive(&b.endpoint, &announced, b.buffer([])).unwrap();
+    }
+    a.endpoint.send(to_b, a.buffer(pattern(1, 400_000))).unwrap();
+    let told = world.good(&b);
+    assert_eq!(told.kind, CompletionKind::Announced);
+    raw::discard_claimed(&b.endpoint, ClaimId(told.offset)).unwrap();
+    world.good(&a);
+    assert!(b.endpoint.cancel(23));
+    assert_eq!(world.next(&b).result, Err(Failure::Cancelled));
+    assert_eq!(b.domain.state().unexpected, 0);
 }

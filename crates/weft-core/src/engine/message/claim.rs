@@ -102,7 +102,7 @@ impl<M: Memory> Engine<M> {
     /// Takes a buffer for a message that was claimed. It completes as a receive that the message matched.
     pub fn receive_claimed(&mut self, now: Time, claim: ClaimId, receive: &Receive) -> Result<(), PostError> {
         let envelope = self.claimed(receive.endpoint, claim)?.message.envelope;
-        if receive.multi.is_some() {
+        if receive.multi.is_some() || receive.announce {
             return Err(PostError::NotSupported);
         }
         self.check_local(receive.local, receive.offset, receive.length)?;
@@ -156,6 +156,66 @@ impl<M: Memory> Engine<M> {
             self.arriving_was_claimed(arriving, index);
         }
         Some(ClaimId::new(index, self.claim_stamp))
+    }
+
+    /// A message has matched a receive that takes no bytes. `kept`: where it waits; `None`: there was no room for it, and
+    /// the receive stays. A place in the queue is reserved.
+    pub(in crate::engine) fn announce(&mut self, envelope: &Envelope, posted: PostedId, kept: Option<UnexpectedId>) {
+        let claim = kept.and_then(|id| self.claim(envelope, id));
+        let lists = self.lists_of(envelope.endpoint, envelope.tagged);
+        let receive = lists.filter(|_| claim.is_some()).and_then(|(list, _)| list.remove(posted));
+        match (claim, receive) {
+            (Some(claim), Some(posted)) => self.tell_announced(envelope, &posted.receive, claim),
+            _ => {
+                let queue = self.endpoint(envelope.endpoint).and_then(|endpoint| endpoint.bindings.receive_queue);
+                self.unreserve(queue);
+            }
+        }
+    }
+
+    /// The same for a receive that finds its message waiting.
+    pub(super) fn post_announced(&mut self, receive: &Receive, source: Option<SourceId>) -> Result<(), PostError> {
+        if receive.multi.is_some() {
+            return Err(PostError::NotSupported);
+        }
+        let Some(found) = self.find_unexpected(receive, source) else { return self.enlist(receive, source, None) };
+        let queue = self.queue_of_unexpected(receive, found);
+        if self.claims.len() >= self.config.unexpected_max {
+            return Err(PostError::QueueFull);
+        }
+        if !self.reserve(queue) {
+            return Err(PostError::CompletionQueueFull);
+        }
+        let (_, unexpected) = self.lists_of(receive.endpoint, receive.tagged).ok_or(PostError::NoSuchEndpoint)?;
+        let envelope = unexpected.get(found).map(|message| message.envelope);
+        match envelope.and_then(|envelope| Some((envelope, self.claim(&envelope, found)?))) {
+            Some((envelope, claim)) => self.tell_announced(&envelope, receive, claim),
+            None => self.unreserve(queue),
+        }
+        Ok(())
+    }
+
+    fn tell_announced(&mut self, envelope: &Envelope, receive: &Receive, claim: ClaimId) {
+        let queue = self.endpoint(envelope.endpoint).and_then(|endpoint| endpoint.bindings.receive_queue);
+        let completion = Completion {
+            context: receive.context,
+            kind: if envelope.tagged { CompletionKind::TaggedAnnounced } else { CompletionKind::Announced },
+            flags: CompletionFlags::NONE,
+            result: Ok(()),
+            length: u64::from(envelope.length),
+            tag: envelope.tag,
+            immediate: envelope.immediate,
+            source: Some(envelope.source),
+            peer: self.peer_of(envelope),
+            local: receive.local,
+            results: LocalKey::NONE,
+            offset: claim.0,
+        };
+        if queue.is_some() {
+            self.push(queue, completion);
+        } else {
+            self.release_local(receive.local);
+        }
     }
 
     /// A message that waits and is still arriving.

@@ -20,7 +20,7 @@ use crate::address::{Address, PeerId, SourceId};
 use crate::command::{Command, EndpointId, Operation, PostError, Receive};
 use crate::event::{Completion, CompletionFlags, CompletionKind, CounterId, Failure};
 use crate::limits::{REFUSED_MAX, SPARE_MAX, SPARE_MAX_BYTES};
-use crate::matching::{Posted, Unexpected, UnexpectedId};
+use crate::matching::{Posted, PostedId, Unexpected, UnexpectedId};
 use crate::memory::{Access, Fault, LocalKey, Memory};
 use crate::packet::Status;
 use crate::time::Time;
@@ -34,6 +34,17 @@ pub(super) struct PostedReceive {
     receive: Receive,
     /// Of multi-receive: what its messages share.
     shared: Option<u32>,
+}
+
+impl PostedReceive {
+    /// Buffer, offset and context, if a message of this length fits and nothing about the receive is special.
+    #[inline]
+    pub(super) fn simple(&self, length: u32) -> Option<(LocalKey, u64, u64)> {
+        let receive = &self.receive;
+        let plain = self.shared.is_none() && !receive.silent && receive.counter.is_none();
+        let plain = plain && u64::from(length) <= receive.length;
+        plain.then_some((receive.local, receive.offset, receive.context))
+    }
 }
 
 /// A multi-receive buffer.
@@ -199,9 +210,17 @@ impl<M: Memory> Engine<M> {
                 }
             }
             Matched::Nothing => match self.keep_unexpected(input, key, envelope, rendezvous, several) {
-                Some(verdict) => verdict,
+                Some((verdict, _)) => verdict,
                 None => return self.not_ready(input, endpoint),
             },
+            Matched::Announce(posted) => {
+                let kept = self.keep_unexpected(input, key, envelope, rendezvous, several);
+                self.announce(&envelope, posted, kept.map(|(_, id)| id));
+                match kept {
+                    Some((verdict, _)) => verdict,
+                    None => return self.not_ready(input, endpoint),
+                }
+            }
         };
         if let Some(life) = self.lives.get_mut(input.life) {
             life.passed(input.request.source, input.request.destination, number, input.reliability.after);
@@ -252,6 +271,10 @@ impl<M: Memory> Engine<M> {
             let (posted, _) = lists(endpoint, envelope.tagged);
             let Some(id) = posted.first(source, envelope.tag) else { return Matched::Nothing };
             let Some(found) = posted.get(id) else { return Matched::Nothing };
+            if found.receive.announce {
+                let full = self.claims.len() >= self.config.unexpected_max;
+                return if full || !self.reserve(queue) { Matched::NotReady } else { Matched::Announce(id) };
+            }
             if found.shared.is_none() {
                 // The usual case, without a copy of what is not needed.
                 let landing = Landing::of(&found.receive);
@@ -299,7 +322,7 @@ impl<M: Memory> Engine<M> {
         }
     }
 
-    fn remove_posted(&mut self, envelope: &Envelope, id: crate::matching::PostedId) {
+    fn remove_posted(&mut self, envelope: &Envelope, id: PostedId) {
         if let Some((posted, _)) = self.lists_of(envelope.endpoint, envelope.tagged) {
             posted.remove(id);
         }
@@ -349,7 +372,7 @@ impl<M: Memory> Engine<M> {
         envelope: Envelope,
         rendezvous: bool,
         several: bool,
-    ) -> Option<Verdict> {
+    ) -> Option<(Verdict, UnexpectedId)> {
         let command = &input.decoded.command;
         let length = if rendezvous { 0 } else { envelope.length as usize };
         if self.unexpected_bytes + length > self.config.unexpected_max_bytes {
@@ -362,8 +385,8 @@ impl<M: Memory> Engine<M> {
         }
         if rendezvous {
             let body = Body::Rendezvous { key: command.key(), address: command.address() };
-            unexpected.push(source, envelope.tag, UnexpectedMessage { envelope, body }).ok()?;
-            return Some(Verdict::Accepted);
+            let id = unexpected.push(source, envelope.tag, UnexpectedMessage { envelope, body }).ok()?;
+            return Some((Verdict::Accepted, id));
         }
         if several {
             // The peer says how long it is. Fresh memory is zero already, so a long one costs nothing until bytes come.
@@ -378,15 +401,16 @@ impl<M: Memory> Engine<M> {
             let (_, unexpected) = self.lists_of(envelope.endpoint, envelope.tagged)?;
             let id = unexpected.push(source, envelope.tag, UnexpectedMessage { envelope, body }).ok()?;
             self.unexpected_bytes += length;
-            let id = Kept::Listed(id);
-            return Some(self.begin_message(input, key, envelope, Place::Unexpected { bytes, id, landing: None }));
+            let place = Place::Unexpected { bytes, id: Kept::Listed(id), landing: None };
+            return Some((self.begin_message(input, key, envelope, place), id));
         }
         let mut bytes = self.spare.pop().unwrap_or_default();
         bytes.extend_from_slice(input.payload);
         let (_, unexpected) = self.lists_of(envelope.endpoint, envelope.tagged)?;
-        unexpected.push(source, envelope.tag, UnexpectedMessage { envelope, body: Body::Whole(bytes) }).ok()?;
+        let message = UnexpectedMessage { envelope, body: Body::Whole(bytes) };
+        let id = unexpected.push(source, envelope.tag, message).ok()?;
         self.unexpected_bytes += length;
-        Some(Verdict::Accepted)
+        Some((Verdict::Accepted, id))
     }
 
     /// The first packet seen of a message of several.
@@ -656,6 +680,8 @@ impl Shared {
 pub(super) enum Matched {
     Landing(Landing),
     Truncated(Landing),
+    /// It is to be kept, and then announced with [`Engine::announce`]: for this a place in the queue is reserved.
+    Announce(PostedId),
     /// None fits.
     Nothing,
     /// The completion queue has no room.
@@ -668,6 +694,7 @@ const NOT_TAKEN: u64 = u32::MAX as u64;
 /// Receives that wait, and messages that do.
 pub(super) type Lists<'a> = (&'a mut Posted<PostedReceive>, &'a mut Unexpected<UnexpectedMessage>);
 
+#[inline]
 pub(super) fn lists(endpoint: &mut Endpoint, tagged: bool) -> Lists<'_> {
     if tagged {
         (&mut endpoint.tagged_posted, &mut endpoint.tagged_unexpected)

@@ -4,7 +4,37 @@ use super::*;
 
 impl<M: Memory> Engine<M> {
     /// Takes a buffer for messages. A message that waits is taken at once.
+    #[inline]
     pub fn post_receive(&mut self, now: Time, receive: &Receive) -> Result<(), PostError> {
+        if self.enlist_simply(receive) { Ok(()) } else { self.post_receive_anyhow(now, receive) }
+    }
+
+    /// The usual case, step by step in one place: no message waits for it, nor does a sender. False: it is another case,
+    /// or wrong, and nothing was changed.
+    #[inline]
+    fn enlist_simply(&mut self, receive: &Receive) -> bool {
+        let special = receive.multi.is_some() || receive.counter.is_some() || self.credits_owed;
+        if special || self.check_local(receive.local, receive.offset, receive.length).is_err() {
+            return false;
+        }
+        let source = match receive.source {
+            None => None,
+            Some(peer) => match self.addresses.source(peer) {
+                None => return false,
+                source => source,
+            },
+        };
+        let Some(Some(endpoint)) = self.endpoints.get_mut(receive.endpoint.0 as usize) else { return false };
+        if endpoint.kind != EndpointKind::Reliable || endpoint.receives_at.is_some() {
+            return false;
+        }
+        let (posted, unexpected) = lists(endpoint, receive.tagged);
+        let (tag, ignore) = if receive.tagged { (receive.tag, receive.ignore) } else { (0, 0) };
+        let item = PostedReceive { receive: *receive, shared: None };
+        unexpected.is_empty() && posted.post(source, tag, ignore, item).is_ok()
+    }
+
+    fn post_receive_anyhow(&mut self, now: Time, receive: &Receive) -> Result<(), PostError> {
         let id = receive.endpoint;
         let endpoint = self.endpoint(id).ok_or(PostError::NoSuchEndpoint)?;
         let posted = if receive.tagged { &endpoint.tagged_posted } else { &endpoint.posted };
@@ -17,6 +47,7 @@ impl<M: Memory> Engine<M> {
             self.kept_counters.insert(counter);
         }
         let result = match receive.multi {
+            _ if receive.announce => self.post_announced(receive, source),
             Some(least) => self.post_multi(now, receive, source, least),
             None => self.post_single(now, receive, source),
         };
@@ -164,7 +195,7 @@ impl<M: Memory> Engine<M> {
     }
 
     /// Where a waiting message is reported.
-    fn queue_of_unexpected(&mut self, receive: &Receive, id: UnexpectedId) -> Option<crate::event::QueueId> {
+    pub(super) fn queue_of_unexpected(&mut self, receive: &Receive, id: UnexpectedId) -> Option<crate::event::QueueId> {
         let (_, unexpected) = self.lists_of(receive.endpoint, receive.tagged)?;
         let endpoint = unexpected.get(id)?.envelope.endpoint;
         self.endpoint(endpoint)?.bindings.receive_queue

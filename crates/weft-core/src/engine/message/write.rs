@@ -201,6 +201,11 @@ impl<M: Memory> Engine<M> {
                 self.complete_receive(envelope, &landing, written.map_err(|_| Failure::LocalFault));
             }
             Matched::Truncated(landing) => self.complete_receive(envelope, &landing, Err(Failure::Truncated)),
+            Matched::Announce(posted) => {
+                let kept = self.keep_whole(envelope, &payload);
+                self.statistics.dropped_datagrams += u64::from(kept.is_none());
+                self.announce(envelope, posted, kept);
+            }
             Matched::NotReady | Matched::Nothing => self.statistics.dropped_datagrams += 1,
         }
     }

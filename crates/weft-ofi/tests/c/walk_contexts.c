@@ -1,0 +1,236 @@
+/* Scalable endpoints; shared transmit and receive contexts. */
+#include "walk.h"
+
+#define CONTEXTS 2
+
+struct scalable {
+    struct side side; /* its endpoint is not used */
+    struct fid_ep *sep, *transmits[CONTEXTS], *receives[CONTEXTS];
+    struct inbox transmit_inboxes[CONTEXTS], receive_inboxes[CONTEXTS];
+    struct fid_av *av;
+    fi_addr_t peer;
+};
+
+static bool scalable_open(struct scalable *scalable, struct fi_info *info, const struct side_options *options)
+{
+    struct fi_av_attr av_attr = { .type = FI_AV_MAP, .rx_ctx_bits = 4 };
+    struct fi_cq_attr cq_attr = { .size = 64, .format = FI_CQ_FORMAT_TAGGED };
+    struct fid_cq *cq;
+    memset(scalable, 0, sizeof(*scalable));
+    if (!EXPECT("a domain", side_open(&scalable->side, options), 0) ||
+        !EXPECT("fi_scalable_ep", fi_scalable_ep(scalable->side.domain, info, &scalable->sep, scalable), 0))
+        return false;
+    CHECK("its class", scalable->sep->fid.fclass == FI_CLASS_SEP);
+    EXPECT("fi_av_open", fi_av_open(scalable->side.domain, &av_attr, &scalable->av, NULL), 0);
+    EXPECT("fi_scalable_ep_bind", fi_scalable_ep_bind(scalable->sep, &scalable->av->fid, 0), 0);
+    for (int i = 0; i < CONTEXTS; i++) {
+        if (!EXPECT("fi_tx_context", fi_tx_context(scalable->sep, i, info->tx_attr, &scalable->transmits[i], NULL), 0) ||
+            !EXPECT("fi_rx_context", fi_rx_context(scalable->sep, i, info->rx_attr, &scalable->receives[i], NULL), 0) ||
+            !EXPECT("fi_cq_open", fi_cq_open(scalable->side.domain, &cq_attr, &cq, NULL), 0))
+            return false;
+        CHECK("the classes", scalable->transmits[i]->fid.fclass == FI_CLASS_TX_CTX && scalable->receives[i]->fid.fclass == FI_CLASS_RX_CTX);
+        inbox_add(&scalable->transmit_inboxes[i], cq);
+        EXPECT("fi_ep_bind of a transmit context", fi_ep_bind(scalable->transmits[i], &cq->fid, FI_TRANSMIT), 0);
+        EXPECT("fi_cq_open", fi_cq_open(scalable->side.domain, &cq_attr, &cq, NULL), 0);
+        inbox_add(&scalable->receive_inboxes[i], cq);
+        EXPECT("fi_ep_bind of a receive context", fi_ep_bind(scalable->receives[i], &cq->fid, FI_RECV), 0);
+    }
+    if (!gentle) {
+        struct fid_ep *none = NULL;
+        EXPECT("fi_tx_context beyond the last", fi_tx_context(scalable->sep, 9999, info->tx_attr, &none, NULL), -FI_EINVAL);
+        EXPECT("fi_rx_context beyond the last", fi_rx_context(scalable->sep, 9999, info->rx_attr, &none, NULL), -FI_EINVAL);
+        EXPECT("fi_tx_context twice", fi_tx_context(scalable->sep, 0, info->tx_attr, &none, NULL), -FI_EINVAL, -FI_EBUSY, -FI_EALREADY);
+        EXPECT("fi_close of an endpoint with contexts", fi_close(&scalable->sep->fid), -FI_EBUSY);
+    }
+    EXPECT("fi_enable of the endpoint", fi_enable(scalable->sep), 0);
+    for (int i = 0; i < CONTEXTS; i++) {
+        EXPECT("fi_enable of a transmit context", fi_enable(scalable->transmits[i]), 0);
+        EXPECT("fi_enable of a receive context", fi_enable(scalable->receives[i]), 0);
+    }
+    return true;
+}
+
+static void scalable_close(struct scalable *scalable)
+{
+    for (int i = 0; i < CONTEXTS; i++) {
+        struct fid_cq *cqs[2] = { scalable->transmit_inboxes[i].cq, scalable->receive_inboxes[i].cq };
+        inbox_remove(&scalable->transmit_inboxes[i]);
+        inbox_remove(&scalable->receive_inboxes[i]);
+        if (scalable->transmits[i])
+            EXPECT("fi_close of a transmit context", fi_close(&scalable->transmits[i]->fid), 0);
+        if (scalable->receives[i])
+            EXPECT("fi_close of a receive context", fi_close(&scalable->receives[i]->fid), 0);
+        for (int which = 0; which < 2; which++)
+            if (cqs[which])
+                EXPECT("fi_close of its queue", fi_close(&cqs[which]->fid), 0);
+    }
+    if (scalable->sep)
+        EXPECT("fi_close of the scalable endpoint", fi_close(&scalable->sep->fid), 0);
+    if (scalable->av)
+        EXPECT("fi_close of its vector", fi_close(&scalable->av->fid), 0);
+    side_close(&scalable->side);
+}
+
+void walk_scalable(void)
+{
+    struct side_options options = SIDE_OPTIONS(FI_EP_RDM, FI_MSG | FI_NAMED_RX_CTX);
+    static struct scalable a, b;
+    struct fi_info *hints = hints_for(&options), *info = NULL;
+    char name[256];
+    size_t length;
+    hints->ep_attr->tx_ctx_cnt = hints->ep_attr->rx_ctx_cnt = CONTEXTS;
+    int code = fi_getinfo(API_VERSION, "127.0.0.1", NULL, FI_SOURCE, hints, &info);
+    fi_freeinfo(hints);
+    if (code == -FI_ENODATA) {
+        absent("scalable endpoints", "not offered");
+        return;
+    }
+    if (!EXPECT("fi_getinfo", code, 0))
+        return;
+    CHECK("as many contexts as asked for", info->ep_attr->tx_ctx_cnt >= CONTEXTS && info->ep_attr->rx_ctx_cnt >= CONTEXTS);
+    info->ep_attr->tx_ctx_cnt = info->ep_attr->rx_ctx_cnt = CONTEXTS;
+    bool opened = scalable_open(&a, info, &options) && scalable_open(&b, info, &options);
+    if (opened) {
+        length = sizeof(name);
+        EXPECT("fi_getname", fi_getname(&b.sep->fid, name, &length), 0);
+        EXPECT("fi_av_insert", fi_av_insert(a.av, name, 1, &a.peer, 0, NULL), 1);
+        for (int from = 0; from < CONTEXTS; from++) {
+            for (int to = 0; to < CONTEXTS; to++) {
+                char sent, received;
+                unsigned seed = (unsigned)(from * CONTEXTS + to);
+                unsigned char *in = b.side.memory + 65536;
+                fill(a.side.memory, 100, seed);
+                memset(in, 0, 100);
+                EXPECT("fi_recv at a context", fi_recv(b.receives[to], in, 100, b.side.region.descriptor, FI_ADDR_UNSPEC, &received), 0);
+                EXPECT("fi_send from a context to a context",
+                       POST(fi_send(a.transmits[from], a.side.memory, 100, a.side.region.descriptor, fi_rx_addr(a.peer, to, 4), &sent)), 0);
+                FINISH(&b.receive_inboxes[to], &received, "it arrives at that context");
+                FINISH(&a.transmit_inboxes[from], &sent, "its send ends at that context");
+                CHECK("its bytes", filled(in, 100, seed));
+            }
+        }
+    }
+    scalable_close(&a);
+    if (b.side.domain || b.sep)
+        scalable_close(&b);
+    fi_freeinfo(info);
+}
+
+static void walk_shared_transmit(void)
+{
+    struct side_options options = SIDE_OPTIONS(FI_EP_RDM, FI_MSG);
+    static struct side a, b;
+    struct fi_info *hints = hints_for(&options), *info = NULL;
+    struct fid_stx *stx = NULL;
+    struct fid_ep *eps[2] = { NULL, NULL };
+    hints->ep_attr->tx_ctx_cnt = FI_SHARED_CONTEXT;
+    int code = fi_getinfo(API_VERSION, "127.0.0.1", NULL, FI_SOURCE, hints, &info);
+    fi_freeinfo(hints);
+    if (code == -FI_ENODATA) {
+        absent("a shared transmit context", "not offered");
+        return;
+    }
+    if (!EXPECT("fi_getinfo", code, 0) || !pair_open(&a, &b, &options, "two endpoints"))
+        goto out;
+    info->ep_attr->tx_ctx_cnt = FI_SHARED_CONTEXT;
+    if (EXPECT("fi_stx_context", fi_stx_context(a.domain, info->tx_attr, &stx, NULL), 0)) {
+        for (int i = 0; i < 2; i++) {
+            if (!EXPECT("fi_endpoint", fi_endpoint(a.domain, info, &eps[i], NULL), 0))
+                break;
+            EXPECT("fi_ep_bind to the shared context", fi_ep_bind(eps[i], &stx->fid, 0), 0);
+            EXPECT("fi_ep_bind to a queue", fi_ep_bind(eps[i], &a.transmit.cq->fid, FI_TRANSMIT), 0);
+            EXPECT("fi_ep_bind to a queue", fi_ep_bind(eps[i], &a.receive.cq->fid, FI_RECV), 0);
+            EXPECT("fi_ep_bind to a vector", fi_ep_bind(eps[i], &a.av->fid, 0), 0);
+            EXPECT("fi_enable", fi_enable(eps[i]), 0);
+        }
+        if (!gentle)
+            EXPECT("fi_close of a shared context in use", fi_close(&stx->fid), -FI_EBUSY);
+        for (int i = 0; i < 2 && eps[i]; i++) {
+            char sent, received;
+            fill(a.memory, 64, 13 + (unsigned)i);
+            EXPECT("fi_recv", fi_recv(b.ep, b.memory, 64, b.region.descriptor, FI_ADDR_UNSPEC, &received), 0);
+            EXPECT("fi_send", POST(fi_send(eps[i], a.memory, 64, a.region.descriptor, a.peer, &sent)), 0);
+            FINISH(&b.receive, &received, "a message of each endpoint arrives");
+            FINISH(&a.transmit, &sent, "its send ends");
+            CHECK("its bytes", filled(b.memory, 64, 13 + (unsigned)i));
+        }
+        for (int i = 0; i < 2; i++)
+            if (eps[i])
+                EXPECT("fi_close of an endpoint", fi_close(&eps[i]->fid), 0);
+        EXPECT("fi_close of the shared context", fi_close(&stx->fid), 0);
+    }
+    pair_close(&a, &b);
+out:
+    fi_freeinfo(info);
+}
+
+static void walk_shared_receive(uint64_t caps, const char *kind)
+{
+    struct side_options options = SIDE_OPTIONS(FI_EP_RDM, caps);
+    static struct side a, b;
+    struct fi_info *hints = hints_for(&options), *info = NULL;
+    struct fid_ep *srx = NULL, *eps[2] = { NULL, NULL };
+    fi_addr_t addresses[2] = { 0, 0 };
+    bool tagged = caps & FI_TAGGED;
+    hints->ep_attr->rx_ctx_cnt = FI_SHARED_CONTEXT;
+    int code = fi_getinfo(API_VERSION, "127.0.0.1", NULL, FI_SOURCE, hints, &info);
+    fi_freeinfo(hints);
+    if (code == -FI_ENODATA) {
+        absent(kind, "not offered");
+        return;
+    }
+    if (!EXPECT(kind, code, 0) || !pair_open(&a, &b, &options, "two endpoints"))
+        goto out;
+    info->ep_attr->rx_ctx_cnt = FI_SHARED_CONTEXT;
+    if (EXPECT("fi_srx_context", fi_srx_context(b.domain, info->rx_attr, &srx, NULL), 0)) {
+        for (int i = 0; i < 2; i++) {
+            char name[256];
+            size_t length = sizeof(name);
+            if (!EXPECT("fi_endpoint", fi_endpoint(b.domain, info, &eps[i], NULL), 0))
+                break;
+            EXPECT("fi_ep_bind to the shared context", fi_ep_bind(eps[i], &srx->fid, 0), 0);
+            EXPECT("fi_ep_bind to a queue", fi_ep_bind(eps[i], &b.transmit.cq->fid, FI_TRANSMIT), 0);
+            EXPECT("fi_ep_bind to a queue", fi_ep_bind(eps[i], &b.receive.cq->fid, FI_RECV), 0);
+            EXPECT("fi_ep_bind to a vector", fi_ep_bind(eps[i], &b.av->fid, 0), 0);
+            EXPECT("fi_enable", fi_enable(eps[i]), 0);
+            EXPECT("fi_getname", fi_getname(&eps[i]->fid, name, &length), 0);
+            EXPECT("fi_av_insert", fi_av_insert(a.av, name, 1, &addresses[i], 0, NULL), 1);
+        }
+        if (!gentle)
+            EXPECT("fi_close of a shared context in use", fi_close(&srx->fid), -FI_EBUSY);
+        for (int i = 0; i < 4 && eps[i % 2]; i++) {
+            char sent, received;
+            bool early = i >= 2;
+            fill(a.memory, 64, 17 + (unsigned)i);
+            memset(b.memory, 0, 64);
+            if (early) {
+                EXPECT("a send that is not awaited", tagged ? POST(fi_tsend(a.ep, a.memory, 64, a.region.descriptor, addresses[i % 2], 5, &sent))
+                                                            : POST(fi_send(a.ep, a.memory, 64, a.region.descriptor, addresses[i % 2], &sent)), 0);
+                for (int round = 0; round < 200; round++)
+                    drive();
+            }
+            EXPECT("a receive at the shared context", tagged ? fi_trecv(srx, b.memory, 64, b.region.descriptor, FI_ADDR_UNSPEC, 5, 0, &received)
+                                                             : fi_recv(srx, b.memory, 64, b.region.descriptor, FI_ADDR_UNSPEC, &received), 0);
+            if (!early)
+                EXPECT("a send", tagged ? POST(fi_tsend(a.ep, a.memory, 64, a.region.descriptor, addresses[i % 2], 5, &sent))
+                                        : POST(fi_send(a.ep, a.memory, 64, a.region.descriptor, addresses[i % 2], &sent)), 0);
+            FINISH(&b.receive, &received, "a message for each endpoint arrives");
+            FINISH(&a.transmit, &sent, "its send ends");
+            CHECK("its bytes", filled(b.memory, 64, 17 + (unsigned)i));
+        }
+        for (int i = 0; i < 2; i++)
+            if (eps[i])
+                EXPECT("fi_close of an endpoint", fi_close(&eps[i]->fid), 0);
+        EXPECT("fi_close of the shared context", fi_close(&srx->fid), 0);
+    }
+    pair_close(&a, &b);
+out:
+    fi_freeinfo(info);
+}
+
+void walk_shared(void)
+{
+    walk_shared_transmit();
+    walk_shared_receive(FI_MSG, "a shared receive context");
+    walk_shared_receive(FI_TAGGED, "a shared receive context with tags");
+}
