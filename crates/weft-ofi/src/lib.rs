@@ -33,6 +33,7 @@ mod pep;
 mod receive;
 mod rma;
 mod sep;
+mod shared_av;
 mod tagged;
 mod trigger;
 mod wait;

@@ -6,6 +6,8 @@ pub(crate) const CLOSED_HANDLES_KEPT: usize = 256;
 pub(crate) const ADDRESS_CHUNK: u64 = 64;
 /// Chunks of an address vector.
 pub(crate) const ADDRESS_CHUNKS: usize = 19;
+/// Addresses of a vector that processes share.
+pub(crate) const SHARED_ADDRESSES_MAX: usize = 1 << 16;
 /// Bits of a `fi_addr_t` that can name a receive context.
 pub(crate) const RECEIVE_CONTEXT_BITS_MAX: u32 = 8;
 /// Contexts of a scalable endpoint.
