@@ -16,7 +16,7 @@ use crate::domain::Domain;
 use crate::eq::EventQueue;
 use crate::guard::{self, Result};
 use crate::handle::{self, Noun};
-use crate::limits::{ADDRESS_CHUNK, ADDRESS_CHUNKS, RECEIVE_CONTEXT_BITS_MAX};
+use crate::limits::{ADDRESS_CHUNK, ADDRESS_CHUNKS, CONTEXT_BITS_NAMED, RECEIVE_CONTEXT_BITS_MAX};
 use crate::shared_av::SharedVector;
 use crate::{address, interface, log};
 
@@ -113,6 +113,8 @@ impl Peers {
         }
         let peer = self.domain.name_peer(address)?;
         self.place(&mut table, index, address, peer)?;
+        drop(table);
+        self.name_contexts(index);
         Ok(peer)
     }
 
@@ -177,10 +179,22 @@ impl Peers {
             None => Ok(table.free.pop_front().unwrap_or(table.addresses.len() as u64)),
         };
         let placed = index.and_then(|index| self.place(&mut table, index, address, peer).map(|()| index));
-        if placed.is_err() {
-            self.domain.forget_peer(peer);
+        drop(table);
+        match placed {
+            Ok(index) => self.name_contexts(index),
+            Err(_) => self.domain.forget_peer(peer),
         }
         placed
+    }
+
+    /// Messages of a scalable endpoint's contexts have a source that is known before anything was sent to it.
+    fn name_contexts(&self, index: u64) {
+        if (1..=CONTEXT_BITS_NAMED).contains(&self.context_bits) {
+            for context in 1..1 << self.context_bits {
+                // Those that there is no room for have names when they are used.
+                let _ = self.context_peer(index, context);
+            }
+        }
     }
 
     /// Puts a peer at an index.

@@ -19,7 +19,7 @@ use crate::eq::EventQueue;
 use crate::guard::{self, Result};
 use crate::handle::{self, Noun};
 use crate::info::Attributes;
-use crate::limits::CONNECTION_DATA_MAX_BYTES;
+use crate::limits::{CONNECTION_DATA_MAX_BYTES, DATAGRAMS_KEPT};
 use crate::log;
 use crate::order::Order;
 use crate::sep::Part;
@@ -121,6 +121,7 @@ impl Bound {
             remote_write_counter: counter(receives, FI_REMOTE_WRITE),
             remote_read_counter: counter(receives, FI_REMOTE_READ),
             quiet_close: true,
+            datagrams_kept: DATAGRAMS_KEPT,
             ..EndpointOptions::default()
         }
     }

@@ -10,6 +10,8 @@ pub(crate) const ADDRESS_CHUNKS: usize = 19;
 pub(crate) const SHARED_ADDRESSES_MAX: usize = 1 << 16;
 /// Bits of a `fi_addr_t` that can name a receive context.
 pub(crate) const RECEIVE_CONTEXT_BITS_MAX: u32 = 8;
+/// Bits up to which all contexts of a peer have names as soon as it has; with more, they have when they are used.
+pub(crate) const CONTEXT_BITS_NAMED: u32 = 4;
 /// Contexts of a scalable endpoint.
 pub(crate) const CONTEXTS_MAX: usize = 1 << RECEIVE_CONTEXT_BITS_MAX;
 /// Pieces of a local buffer.
@@ -28,6 +30,8 @@ pub(crate) const COMPLETIONS_MAX: usize = 1 << 22;
 pub(crate) const OPERATIONS_DEFAULT: usize = 1024;
 /// Operations and receives of an endpoint that can be under way.
 pub(crate) const OPERATIONS_MAX: usize = 16_384;
+/// Datagrams that wait at an endpoint until a receive is posted: programs know sockets, which keep some.
+pub(crate) const DATAGRAMS_KEPT: usize = 256;
 /// Bytes of the data that goes with a connection request or its answer.
 pub(crate) const CONNECTION_DATA_MAX_BYTES: usize = 256;
 

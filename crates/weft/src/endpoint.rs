@@ -75,6 +75,8 @@ pub struct EndpointOptions {
     /// whichever endpoint they are for, and are reported to the queue and counter of that one, or, where it has none, of
     /// the other. What is posted stays the other's when this one closes.
     pub receives_from: Option<Endpoint>,
+    /// Of datagrams, so many for which no receive is posted yet wait for one; the others are lost, as all are by default.
+    pub datagrams_kept: usize,
     /// Nothing of what is under way when it closes is reported or counted: buffers just end.
     pub quiet_close: bool,
     /// Completions of what it sends, writes and reads.
@@ -101,6 +103,7 @@ impl Default for EndpointOptions {
             kind: EndpointKind::Reliable,
             number: None,
             receives_from: None,
+            datagrams_kept: 0,
             quiet_close: false,
             transmit_queue: None,
             receive_queue: None,
@@ -191,7 +194,7 @@ impl Endpoint {
         let bindings = options.bindings();
         let mut core = domain.nic().lock();
         let receives_from = options.receives_from.as_ref().map(Endpoint::id);
-        let opening = Opening { number: options.number, receives_from };
+        let opening = Opening { number: options.number, receives_from, datagrams_kept: options.datagrams_kept };
         let id = core.engine.open_endpoint_with(options.kind, bindings, &opening)?;
         let number = core.engine.endpoint_number(id).ok_or(PostError::NoSuchEndpoint)?;
         drop(core);

@@ -21,6 +21,8 @@ pub struct Opening {
     /// in which they come, whichever endpoint they are for, and are reported where that one reports; where it has no
     /// queue or counter for receives, those of the other endpoint are used.
     pub receives_from: Option<EndpointId>,
+    /// So many datagrams for which no receive is posted yet wait for one; the others are lost, as all are by default.
+    pub datagrams_kept: usize,
 }
 
 /// One of the two halves of an endpoint.
@@ -91,7 +93,11 @@ impl<M: Memory> Engine<M> {
             Some(number) => number,
             None => self.draw_numbers(1),
         };
-        Ok(self.insert_endpoint(kind, bindings, number, opening.receives_from))
+        let id = self.insert_endpoint(kind, bindings, number, opening.receives_from);
+        if let Some(endpoint) = self.endpoint_mut(id) {
+            endpoint.datagrams_kept = opening.datagrams_kept;
+        }
+        Ok(id)
     }
 
     fn insert_endpoint(
@@ -113,6 +119,7 @@ impl<M: Memory> Engine<M> {
             receives_at,
             only: None,
             silenced: false,
+            datagrams_kept: 0,
             posted: Posted::new(self.keyed.clone(), receives),
             unexpected: Unexpected::new(self.keyed.clone(), unexpected),
             tagged_posted: Posted::new(self.keyed.clone(), receives),

@@ -215,6 +215,8 @@ struct Endpoint {
     only: Option<SourceId>,
     /// Nothing of it is reported any more.
     silenced: bool,
+    /// Datagrams that may wait for a receive.
+    datagrams_kept: usize,
     posted: Posted<PostedReceive>,
     unexpected: Unexpected<UnexpectedMessage>,
     tagged_posted: Posted<PostedReceive>,

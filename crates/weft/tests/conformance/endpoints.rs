@@ -124,6 +124,34 @@ pub(crate) fn sides_close_one_by_one(world: &World) {
     }
 }
 
+/// Datagrams that come before their receive are lost, unless they may wait.
+pub(crate) fn datagrams_can_wait(world: &World) {
+    let (a, b) = (world.node(), world.node());
+    let open = |node: &crate::support::Node, datagrams_kept| {
+        let options = EndpointOptions::with_queue(EndpointKind::Datagram, &node.queue);
+        node.domain.open_endpoint(EndpointOptions { datagrams_kept, ..options }).unwrap()
+    };
+    let (from, to) = (open(&a, 0), open(&b, 3));
+    let peer = a.domain.addresses().insert(to.address()).unwrap();
+    // Others may be lost on the way, too.
+    world.until("three wait", || {
+        from.send(peer, a.buffer(vec![9; 8])).unwrap();
+        world.next(&a);
+        (b.domain.state().unexpected == 3).then_some(())
+    });
+    for _ in 0..10 {
+        from.send(peer, a.buffer(vec![9; 8])).unwrap();
+        world.next(&a);
+    }
+    world.idle(50);
+    assert_eq!(b.domain.state().unexpected, 3);
+    for _ in 0..3 {
+        to.receive(b.buffer(vec![0; 8])).unwrap();
+        assert_eq!(world.good(&b).into_bytes().unwrap(), [9; 8]);
+    }
+    assert_eq!(b.domain.state().unexpected, 0);
+}
+
 pub(crate) fn completions_tell_what_ended(world: &World) {
     let (a, b, to_b, to_a) = world.pair();
     b.endpoint.receive(b.buffer(vec![0; 8])).unwrap();
