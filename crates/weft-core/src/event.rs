@@ -276,7 +276,15 @@ impl CompletionQueue {
         free
     }
 
-    /// The same for a command that is posted: leaves the share of receives free.
+    /// Keeps several places free, all of them or none.
+    #[must_use]
+    pub fn reserve_many(&mut self, places: usize) -> bool {
+        let free = self.free() >= places;
+        self.reserved += if free { places } else { 0 };
+        free
+    }
+
+    /// The same for commands that are posted: leaves the share of receives free.
     #[must_use]
     pub fn reserve_for_post(&mut self, places: usize) -> bool {
         let free = self.free() >= places + self.share_of_receives;
@@ -348,6 +356,12 @@ impl CompletionQueue {
             self.push_stranger(source);
         }
         self.append(entry);
+    }
+
+    /// How many completions of what is posted there is room for.
+    #[must_use]
+    pub fn room_for_posts(&self) -> usize {
+        self.free().saturating_sub(self.share_of_receives)
     }
 
     /// Whether what is posted now could complete now.

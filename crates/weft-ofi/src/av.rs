@@ -4,7 +4,7 @@
 //! in its upper bits. Sends look up the peer's name in the NIC without a lock; everything else goes through one.
 
 use std::collections::{HashMap, VecDeque};
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
@@ -16,7 +16,8 @@ use crate::domain::Domain;
 use crate::eq::EventQueue;
 use crate::guard::{self, Result};
 use crate::handle::{self, Noun};
-use crate::limits::{ADDRESS_CHUNK, ADDRESS_CHUNKS, RECEIVE_CONTEXT_BITS_MAX};
+use crate::limits::{ADDRESS_CHUNK, ADDRESS_CHUNKS, CONTEXT_BITS_NAMED, RECEIVE_CONTEXT_BITS_MAX};
+use crate::shared_av::SharedVector;
 use crate::{address, interface, log};
 
 /// The peers of one vector.
@@ -32,6 +33,8 @@ pub(crate) struct Peers {
     /// Names of receive contexts other than the first.
     contexts: RwLock<HashMap<(u64, u32), PeerId>>,
     table: Mutex<Table>,
+    /// Where other processes find them, or have put them.
+    shared: Option<SharedVector>,
     /// Where insertions report, if they report later.
     events: OnceLock<Arc<EventQueue>>,
     reports: bool,
@@ -96,7 +99,25 @@ impl Peers {
         if context != 0 {
             return self.context_peer(index, context);
         }
-        self.peer_of.get(index).map(|peer| PeerId(peer as u32)).ok_or(-FI_EINVAL)
+        match self.peer_of.get(index) {
+            Some(peer) => Ok(PeerId(peer as u32)),
+            None => self.fetch(index),
+        }
+    }
+
+    /// Brings an address that another process has inserted.
+    #[cold]
+    fn fetch(&self, index: u64) -> Result<PeerId> {
+        let address = self.shared.as_ref().and_then(|shared| shared.get(index)).ok_or(-FI_EINVAL)?;
+        let mut table = self.table();
+        if let Some(peer) = self.peer_of.get(index) {
+            return Ok(PeerId(peer as u32));
+        }
+        let peer = self.domain.name_peer(address)?;
+        self.place(&mut table, index, address, peer)?;
+        drop(table);
+        self.name_contexts(index);
+        Ok(peer)
     }
 
     #[inline]
@@ -116,10 +137,14 @@ impl Peers {
         drop(contexts);
         let address = self.address(index).ok_or(-FI_EINVAL)?;
         let address = Address { endpoint: address.endpoint.wrapping_add(context), ..address };
-        let peer = self.domain.nic.addresses().insert(address).map_err(|error| guard::errno(&error))?;
+        let mut contexts = self.contexts.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(peer) = contexts.get(&(index, context)) {
+            return Ok(*peer);
+        }
+        let peer = self.domain.name_peer(address)?;
         let name = index | u64::from(context) << (64 - self.context_bits);
         self.index_of.set(u64::from(peer.0), name).ok_or(-FI_ENOMEM)?;
-        self.contexts.write().unwrap_or_else(PoisonError::into_inner).insert((index, context), peer);
+        contexts.insert((index, context), peer);
         Ok(peer)
     }
 
@@ -143,33 +168,76 @@ impl Peers {
     }
 
     fn address(&self, index: u64) -> Option<Address> {
-        *self.table().addresses.get(usize::try_from(index).ok()?)?
+        let known = self.table().addresses.get(usize::try_from(index).ok()?).copied().flatten();
+        known.or_else(|| self.shared.as_ref()?.get(index))
     }
 
     /// Names a peer.
     pub(crate) fn insert(&self, address: Address) -> Result<fi_addr_t> {
         let peer = self.domain.name_peer(address)?;
         let mut table = self.table();
-        let index = table.free.pop_front().unwrap_or(table.addresses.len() as u64);
+        let index = match &self.shared {
+            Some(shared) => shared.insert(&address),
+            None => Ok(table.free.pop_front().unwrap_or(table.addresses.len() as u64)),
+        };
+        let placed = index.and_then(|index| self.place(&mut table, index, address, peer).map(|()| index));
+        drop(table);
+        match placed {
+            Ok(index) => self.name_contexts(index),
+            Err(_) => self.domain.forget_peer(peer),
+        }
+        placed
+    }
+
+    /// Messages of a scalable endpoint's contexts have a source that is known before anything was sent to it.
+    fn name_contexts(&self, index: u64) {
+        if (1..=CONTEXT_BITS_NAMED).contains(&self.context_bits) {
+            for context in 1..1 << self.context_bits {
+                // Those that there is no room for have names when they are used.
+                let _ = self.context_peer(index, context);
+            }
+        }
+    }
+
+    /// Puts a peer at an index.
+    fn place(&self, table: &mut Table, index: u64, address: Address, peer: PeerId) -> Result {
         let told = self.peer_of.set(index, u64::from(peer.0)).and_then(|()| {
             // Of an address that has several names, the first is told.
             let known = self.index_of.get(u64::from(peer.0));
             if known.is_none() { self.index_of.set(u64::from(peer.0), index) } else { Some(()) }
         });
         told.ok_or(-FI_ENOMEM)?;
-        match table.addresses.get_mut(index as usize) {
-            Some(slot) => *slot = Some(address),
-            None => table.addresses.push(Some(address)),
+        let index = index as usize;
+        if table.addresses.len() <= index {
+            table.addresses.resize(index + 1, None);
         }
-        Ok(index)
+        if let Some(slot) = table.addresses.get_mut(index) {
+            *slot = Some(address);
+        }
+        Ok(())
     }
 
     fn remove(&self, name: fi_addr_t) -> Result {
         let (index, _) = self.split(name);
+        if let Some(shared) = &self.shared {
+            self.address(index).ok_or(-FI_EINVAL)?;
+            shared.remove(index)?;
+        }
+        match self.forget(index) {
+            // Another process has inserted it, and nobody here has used it.
+            Err(_) if self.shared.is_some() => Ok(()),
+            result => result,
+        }
+    }
+
+    /// Ends a name in this process.
+    fn forget(&self, index: u64) -> Result {
         let mut table = self.table();
         let slot = usize::try_from(index).ok().and_then(|index| table.addresses.get_mut(index));
         slot.and_then(Option::take).ok_or(-FI_EINVAL)?;
-        table.free.push_back(index);
+        if self.shared.is_none() {
+            table.free.push_back(index);
+        }
         let Some(peer) = self.peer_of.get(index).map(|peer| PeerId(peer as u32)) else { return Ok(()) };
         self.peer_of.set(index, NOTHING);
         if self.name(peer) == Some(index) {
@@ -182,7 +250,7 @@ impl Peers {
         contexts.retain(|(of, _), peer| {
             if *of == index {
                 self.index_of.set(u64::from(peer.0), NOTHING);
-                self.domain.nic.addresses().remove(*peer);
+                self.domain.forget_peer(*peer);
             }
             *of != index
         });
@@ -195,7 +263,7 @@ impl Peers {
         let count = self.table().addresses.len() as u64;
         for index in 0..count {
             // Those that were removed are gone already.
-            let _ = self.remove(index);
+            let _ = self.forget(index);
         }
     }
 
@@ -289,10 +357,21 @@ pub(crate) unsafe extern "C" fn open(
             FI_AV_MAP | FI_AV_TABLE => {}
             _ => return Err(-FI_EINVAL),
         }
-        if !attributes.name.is_null() {
-            log::info!(AV, "shared address vectors are not supported");
-            return Err(-FI_ENOSYS);
-        }
+        let read_only = attributes.flags & FI_READ != 0;
+        let shared = match attributes.name.is_null() {
+            true if read_only => {
+                log::info!(AV, "only a shared address vector can be opened with FI_READ: name it");
+                return Err(-FI_EINVAL);
+            }
+            true => None,
+            false => {
+                // SAFETY: a text that ends with 0.
+                let name = unsafe { CStr::from_ptr(attributes.name) };
+                let shared = SharedVector::open(name, read_only, attributes.map_addr as usize)?;
+                attributes.map_addr = shared.names();
+                Some(shared)
+            }
+        };
         let peers = Peers {
             domain: domain.clone(),
             format: domain.format,
@@ -301,6 +380,7 @@ pub(crate) unsafe extern "C" fn open(
             index_of: Slots::new(),
             contexts: RwLock::default(),
             table: Mutex::default(),
+            shared,
             events: OnceLock::new(),
             reports: attributes.flags & FI_EVENT != 0,
             users: AtomicUsize::new(0),
@@ -350,6 +430,10 @@ unsafe extern "C" fn insert(
         // SAFETY: what C gives to a function of an address vector's table.
         let peers = unsafe { handle::of::<Peers>(av)? };
         let known = FI_MORE | FI_SYNC_ERR;
+        if peers.shared.as_ref().is_some_and(|shared| !shared.is_writable()) {
+            log::info!(AV, "the vector was opened with FI_READ");
+            return Err(-FI_EACCES);
+        }
         if flags & !known != 0 {
             return Err(-FI_EINVAL);
         }

@@ -324,7 +324,8 @@ impl Queue {
             let Err(reason) = completion.result else { return ControlFlow::Break(()) };
             let (error, reason) = (failure(reason), reason as i32);
             // Of a message that did not fit, the room is told, and what was beyond it.
-            let length = if error == FI_ETRUNC { completion.length.min(completion.offset()) } else { completion.length };
+            let length =
+                if error == FI_ETRUNC { completion.length.min(completion.offset()) } else { completion.length };
             let (truncated, length) = ((completion.length - length) as usize, length as usize);
             let source = self.name(completion);
             let made = Made { error, reason, source, length, ..self.entry(completion) };

@@ -27,6 +27,8 @@ pub(crate) struct Domain {
     pub(crate) api_version: u32,
     pub(crate) mr_mode: c_int,
     pub(crate) caps: u64,
+    /// All that it was opened with, for what is opened without an info of its own.
+    pub(crate) attributes: Attributes,
     /// Whether the endpoint that peers reach by node and service alone is open.
     main_taken: AtomicBool,
     /// Connections of its endpoints.
@@ -92,6 +94,7 @@ impl Domain {
             api_version: attributes.api_version,
             mr_mode: attributes.mr_mode,
             caps: attributes.caps,
+            attributes: attributes.clone(),
             main_taken: AtomicBool::new(false),
             connections: OnceLock::new(),
             work: Mutex::default(),
@@ -177,11 +180,11 @@ static OPERATIONS: fi_ops_domain = fi_ops_domain {
     av_open: Some(crate::av::open),
     cq_open: Some(crate::cq::open),
     endpoint: Some(crate::ep::open),
-    scalable_ep: Some(crate::no::scalable_ep),
+    scalable_ep: Some(crate::sep::open),
     cntr_open: Some(crate::cntr::open),
     poll_open: Some(crate::poll::open),
-    stx_ctx: Some(crate::no::stx_ctx),
-    srx_ctx: Some(crate::no::srx_ctx),
+    stx_ctx: Some(crate::context::open_shared_transmit),
+    srx_ctx: Some(crate::context::open_shared_receive),
     query_atomic: Some(crate::atomic::query),
     query_collective: Some(crate::no::query_collective),
     endpoint2: Some(crate::ep::open_with_flags),

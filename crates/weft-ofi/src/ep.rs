@@ -7,20 +7,22 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use weft::connection::Connection;
 use weft::raw::ClaimId;
-use weft::{Address, EndpointKind, EndpointOptions, PeerId};
+use weft::{Address, EndpointKind, EndpointOptions, PeerId, Side};
 
 use crate::abi::*;
 use crate::av::Peers;
 use crate::cntr::Count;
+use crate::context::{Pool, SharedTransmit};
 use crate::cq::Queue;
 use crate::domain::Domain;
 use crate::eq::EventQueue;
 use crate::guard::{self, Result};
 use crate::handle::{self, Noun};
 use crate::info::Attributes;
-use crate::limits::CONNECTION_DATA_MAX_BYTES;
+use crate::limits::{CONNECTION_DATA_MAX_BYTES, DATAGRAMS_KEPT};
 use crate::log;
 use crate::order::Order;
+use crate::sep::Part;
 
 /// What a handle of an endpoint stands for. Aliases are handles of their own, with other flags.
 pub(crate) struct Endpoint {
@@ -49,6 +51,18 @@ pub(crate) struct Shared {
     name: Option<Address>,
     /// Messages that were claimed, by the context of the call that did.
     claims: Mutex<HashMap<u64, ClaimId>>,
+    /// Ends after all that is enabled.
+    role: Role,
+}
+
+/// What an endpoint is, among others.
+pub(crate) enum Role {
+    /// One by itself.
+    Whole,
+    /// One side of a context of a scalable endpoint.
+    Part(Part),
+    /// Receives that other endpoints share.
+    Pool(Arc<Pool>),
 }
 
 impl Shared {
@@ -85,6 +99,39 @@ struct Bound {
     counters: Vec<(Arc<Count>, u64)>,
     peers: Option<Arc<Peers>>,
     events: Option<Arc<EventQueue>>,
+    /// The endpoint whose receives it shares.
+    pool: Option<Arc<Endpoint>>,
+    shared_transmit: Option<Arc<SharedTransmit>>,
+}
+
+impl Bound {
+    /// Where one side of an endpoint reports.
+    fn options(&self, transmits: bool, receives: bool) -> EndpointOptions {
+        let counter = |wanted: bool, bit| {
+            let mut counters = self.counters.iter().filter(|_| wanted);
+            counters.find(|(_, flags)| flags & bit != 0).map(|(count, _)| count.counter.clone())
+        };
+        let queue = |wanted: bool, queue: &Option<(Arc<Queue>, bool)>| {
+            queue.as_ref().filter(|_| wanted).map(|(queue, _)| queue.queue.clone())
+        };
+        EndpointOptions {
+            transmit_queue: queue(transmits, &self.transmit_queue),
+            receive_queue: queue(receives, &self.receive_queue),
+            send_counter: counter(transmits, FI_SEND),
+            receive_counter: counter(receives, FI_RECV),
+            read_counter: counter(transmits, FI_READ),
+            write_counter: counter(transmits, FI_WRITE),
+            remote_write_counter: counter(receives, FI_REMOTE_WRITE),
+            remote_read_counter: counter(receives, FI_REMOTE_READ),
+            quiet_close: true,
+            datagrams_kept: DATAGRAMS_KEPT,
+            ..EndpointOptions::default()
+        }
+    }
+
+    fn counts(&self, bits: u64) -> bool {
+        self.counters.iter().any(|(_, flags)| flags & bits != 0)
+    }
 }
 
 /// An endpoint that is enabled.
@@ -99,7 +146,11 @@ pub(crate) struct Live {
     /// Receives name the source that they want.
     pub(crate) directed: bool,
     pub(crate) order: Order,
-    pub(crate) receive_queue: Option<Arc<Queue>>,
+    receive_queue: Option<Arc<Queue>>,
+    /// Of a shared receive context, what it knows of its users.
+    pool: Option<Arc<Pool>>,
+    sends: bool,
+    receives: bool,
 }
 
 const NOT_CONNECTED: u32 = u32::MAX;
@@ -111,10 +162,20 @@ impl Live {
         match &self.peers {
             Some(peers) => peers.peer(name),
             None => match self.connected.load(Ordering::Acquire) {
-                NOT_CONNECTED => Err(-FI_ENOTCONN),
+                NOT_CONNECTED => self.peer_of_users(name),
                 peer => Ok(PeerId(peer)),
             },
         }
+    }
+
+    #[cold]
+    fn peer_of_users(&self, name: fi_addr_t) -> Result<PeerId> {
+        self.pool.as_ref().and_then(|pool| pool.peers()).ok_or(-FI_ENOTCONN)?.peer(name)
+    }
+
+    /// Where receives that are not plain are told.
+    pub(crate) fn receive_queue(&self) -> Option<Arc<Queue>> {
+        self.receive_queue.clone().or_else(|| self.pool.as_ref()?.queue())
     }
 
     /// Whether success is not told.
@@ -130,16 +191,57 @@ impl Live {
 }
 
 impl Endpoint {
+    pub(crate) fn new(domain: &Arc<Domain>, attributes: Attributes, role: Role, name: Option<Address>) -> Endpoint {
+        let shared = Shared {
+            domain: domain.clone(),
+            bound: Mutex::default(),
+            live: OnceLock::new(),
+            multi_receive_least: AtomicUsize::new(64),
+            connection: Mutex::default(),
+            name,
+            claims: Mutex::default(),
+            attributes,
+            role,
+        };
+        Endpoint {
+            transmit_flags: AtomicU64::new(shared.attributes.transmit_flags),
+            receive_flags: AtomicU64::new(shared.attributes.receive_flags),
+            shared: Arc::new(shared),
+        }
+    }
+
+    /// The endpoint, if it is enabled.
+    pub(crate) fn live(&self) -> Result<&Live> {
+        self.shared.live.get().ok_or(-FI_EOPBADSTATE)
+    }
+
     /// The endpoint, if it can send.
     #[inline]
     pub(crate) fn live_transmit(&self) -> Result<&Live> {
-        self.shared.live.get().ok_or(-FI_EOPBADSTATE)
+        match self.shared.live.get() {
+            Some(live) if live.sends => Ok(live),
+            Some(_) => Err(-FI_EOPNOTSUPP),
+            None => Err(-FI_EOPBADSTATE),
+        }
     }
 
     /// The endpoint, if it can receive.
     #[inline]
     pub(crate) fn live_receive(&self) -> Result<&Live> {
-        self.shared.live.get().ok_or(-FI_EOPBADSTATE)
+        match self.shared.live.get() {
+            Some(live) if live.receives => Ok(live),
+            Some(_) => Err(-FI_EOPNOTSUPP),
+            None => self.live_at_last(),
+        }
+    }
+
+    /// A shared receive context need not be enabled before receives are posted to it.
+    #[cold]
+    fn live_at_last(&self) -> Result<&Live> {
+        if matches!(self.shared.role, Role::Pool(_)) {
+            self.enable()?;
+        }
+        self.live()
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -204,59 +306,125 @@ impl Endpoint {
         if self.shared.live.get().is_some() {
             return Ok(());
         }
-        let (shared, bound) = (&self.shared, self.bound());
-        let connected = shared.attributes.kind == FI_EP_MSG;
-        if bound.peers.is_none() && !connected {
-            log::info!(EP_CTRL, "an endpoint without connections needs an address vector: bind one");
-            return Err(-FI_ENOAV);
-        }
-        let sends = shared.attributes.transmit_caps != 0;
-        let receives = shared.attributes.receive_caps != 0;
-        let counts = |bits| bound.counters.iter().any(|(_, flags)| flags & bits != 0);
-        if sends && bound.transmit_queue.is_none() && !counts(FI_SEND | FI_WRITE | FI_READ) {
+        let shared = &self.shared;
+        let live = match &shared.role {
+            Role::Whole => self.open_whole()?,
+            Role::Part(part) => self.open_part(part)?,
+            Role::Pool(pool) => self.open_pool(pool)?,
+        };
+        // Another thread that was first has enabled it as well.
+        let _ = shared.live.set(live);
+        Ok(())
+    }
+
+    /// Whether everything that reports is there. `elsewhere`: what receives report has a place without this endpoint's.
+    fn check_bound(&self, bound: &Bound, elsewhere: bool) -> Result {
+        let sends = self.shared.attributes.transmit_caps != 0;
+        let receives = self.shared.attributes.receive_caps != 0;
+        if sends && bound.transmit_queue.is_none() && !bound.counts(FI_SEND | FI_WRITE | FI_READ) {
             log::info!(
                 EP_CTRL,
                 "an endpoint that sends needs a completion queue or counter: bind one with FI_TRANSMIT"
             );
             return Err(-FI_ENOCQ);
         }
-        if receives && bound.receive_queue.is_none() && !counts(FI_RECV) {
+        if receives && bound.receive_queue.is_none() && !bound.counts(FI_RECV) && !elsewhere {
             log::info!(EP_CTRL, "an endpoint that receives needs a completion queue or counter: bind one with FI_RECV");
             return Err(-FI_ENOCQ);
         }
-        let counter =
-            |bit| bound.counters.iter().find(|(_, flags)| flags & bit != 0).map(|(count, _)| count.counter.clone());
-        let queue = |queue: &Option<(Arc<Queue>, bool)>| queue.as_ref().map(|(queue, _)| queue.queue.clone());
+        Ok(())
+    }
+
+    fn open_whole(&self) -> Result<Live> {
+        let (shared, bound) = (&self.shared, self.bound());
+        if bound.peers.is_none() && shared.attributes.kind != FI_EP_MSG {
+            log::info!(EP_CTRL, "an endpoint without connections needs an address vector: bind one");
+            return Err(-FI_ENOAV);
+        }
+        if shared.attributes.receive_contexts == FI_SHARED_CONTEXT && bound.pool.is_none() {
+            log::info!(EP_CTRL, "rx_ctx_cnt says that a shared receive context will be bound: bind one");
+            return Err(-FI_EINVAL);
+        }
+        let pool = bound.pool.as_ref().map(|pool| pool.live_receive().map(|live| (pool, live))).transpose()?;
+        let elsewhere = pool.is_some_and(|(pool, live)| live.receive_queue.is_some() || pool.bound().counts(FI_RECV));
+        self.check_bound(&bound, elsewhere)?;
         let options = EndpointOptions {
-            kind: if self.is_datagram() { EndpointKind::Datagram } else { EndpointKind::Reliable },
-            transmit_queue: queue(&bound.transmit_queue),
-            receive_queue: queue(&bound.receive_queue),
-            send_counter: counter(FI_SEND),
-            receive_counter: counter(FI_RECV),
-            read_counter: counter(FI_READ),
-            write_counter: counter(FI_WRITE),
-            remote_write_counter: counter(FI_REMOTE_WRITE),
-            remote_read_counter: counter(FI_REMOTE_READ),
+            kind: kind_of(shared.attributes.kind),
             number: shared.domain.number_for(&shared.attributes),
-            ..EndpointOptions::default()
+            receives_from: pool.map(|(_, live)| live.endpoint.clone()),
+            ..bound.options(true, true)
         };
-        let endpoint = shared.domain.nic.open_endpoint(options).map_err(|error| guard::errno(&error))?;
-        if let (Some((queue, _)), Some(peers)) = (&bound.receive_queue, &bound.peers) {
+        let is_main = options.number.is_some();
+        let endpoint = shared.domain.nic.open_endpoint(options).map_err(|error| {
+            if is_main {
+                shared.domain.release_main();
+            }
+            guard::errno(&error)
+        })?;
+        if let Some((_, live)) = pool {
+            let queue = bound.receive_queue.as_ref().map(|(queue, _)| queue);
+            if let Some(pool) = &live.pool {
+                pool.link(bound.peers.as_ref(), queue);
+            }
+            if let (Some(queue), Some(peers)) = (&live.receive_queue, &bound.peers) {
+                queue.names_from(peers);
+            }
+        }
+        Ok(self.lives(endpoint, &bound, bound.peers.clone(), None))
+    }
+
+    fn open_part(&self, part: &Part) -> Result<Live> {
+        let bound = self.bound();
+        let peers = part.scalable.peers().ok_or_else(|| {
+            log::info!(EP_CTRL, "bind an address vector to the scalable endpoint before its contexts are enabled");
+            -FI_ENOAV
+        })?;
+        self.check_bound(&bound, false)?;
+        let endpoint = part.endpoint()?;
+        let transmits = part.side == Side::Transmit;
+        endpoint.bind(bound.options(transmits, !transmits)).map_err(|error| guard::errno(&error))?;
+        Ok(self.lives(endpoint, &bound, Some(peers), None))
+    }
+
+    fn open_pool(&self, pool: &Arc<Pool>) -> Result<Live> {
+        let bound = self.bound();
+        let kind = pool.kind(self.shared.attributes.kind);
+        let options = EndpointOptions { kind: kind_of(kind), ..bound.options(false, true) };
+        let endpoint = self.shared.domain.nic.open_endpoint(options).map_err(|error| guard::errno(&error))?;
+        Ok(self.lives(endpoint, &bound, bound.peers.clone(), Some(pool.clone())))
+    }
+
+    fn lives(
+        &self,
+        endpoint: weft::Endpoint,
+        bound: &Bound,
+        peers: Option<Arc<Peers>>,
+        pool: Option<Arc<Pool>>,
+    ) -> Live {
+        let attributes = &self.shared.attributes;
+        let is_selective = |queue: &Option<(Arc<Queue>, bool)>| queue.as_ref().is_some_and(|(_, selective)| *selective);
+        let receive_queue = bound.receive_queue.as_ref().map(|(queue, _)| queue.clone());
+        if let (Some(queue), Some(peers)) = (&receive_queue, &peers) {
             queue.names_from(peers);
         }
-        let live = Live {
-            endpoint,
-            peers: bound.peers.clone(),
-            connected: AtomicU32::new(NOT_CONNECTED),
-            selective_transmit: bound.transmit_queue.as_ref().is_some_and(|(_, selective)| *selective),
-            selective_receive: bound.receive_queue.as_ref().is_some_and(|(_, selective)| *selective),
-            directed: shared.attributes.caps & FI_DIRECTED_RECV != 0,
-            order: Order::new(shared.attributes.message_order),
-            receive_queue: bound.receive_queue.as_ref().map(|(queue, _)| queue.clone()),
+        let (sends, receives) = match &self.shared.role {
+            Role::Whole => (true, true),
+            Role::Part(part) => (part.side == Side::Transmit, part.side == Side::Receive),
+            Role::Pool(_) => (false, true),
         };
-        // Another thread that was first has enabled it as well.
-        let _ = shared.live.set(live);
-        Ok(())
+        Live {
+            endpoint,
+            peers,
+            connected: AtomicU32::new(NOT_CONNECTED),
+            selective_transmit: is_selective(&bound.transmit_queue),
+            selective_receive: is_selective(&bound.receive_queue),
+            directed: attributes.caps & FI_DIRECTED_RECV != 0,
+            order: Order::new(attributes.message_order),
+            receive_queue,
+            pool,
+            sends,
+            receives,
+        }
     }
 
     /// The address that peers use.
@@ -268,6 +436,11 @@ impl Endpoint {
             (None, None) => Ok(Address { socket: self.shared.domain.nic.local(), endpoint: 0 }),
         }
     }
+}
+
+/// The NIC's kind of endpoint for a type of libfabric's.
+fn kind_of(kind: u32) -> EndpointKind {
+    if kind == FI_EP_DGRAM { EndpointKind::Datagram } else { EndpointKind::Reliable }
 }
 
 static FID_OPERATIONS: fi_ops = fi_ops {
@@ -287,8 +460,8 @@ static OPERATIONS: fi_ops_ep = fi_ops_ep {
     setopt: Some(set_option),
     tx_ctx: Some(crate::no::tx_ctx),
     rx_ctx: Some(crate::no::rx_ctx),
-    rx_size_left: Some(crate::no::size_left),
-    tx_size_left: Some(crate::no::size_left),
+    rx_size_left: Some(receives_left),
+    tx_size_left: Some(transmits_left),
 };
 
 /// `fi_endpoint`.
@@ -321,21 +494,7 @@ pub(crate) unsafe extern "C" fn open_with_flags(
         domain.check_source(&attributes)?;
         // SAFETY: the handle of an info is null or an open object of the interface.
         let name = unsafe { crate::pep::name_of(attributes.handle())? };
-        let shared = Shared {
-            domain: domain.clone(),
-            bound: Mutex::default(),
-            live: OnceLock::new(),
-            multi_receive_least: AtomicUsize::new(64),
-            connection: Mutex::default(),
-            name,
-            claims: Mutex::default(),
-            attributes,
-        };
-        let endpoint = Endpoint {
-            transmit_flags: AtomicU64::new(shared.attributes.transmit_flags),
-            receive_flags: AtomicU64::new(shared.attributes.receive_flags),
-            shared: Arc::new(shared),
-        };
+        let endpoint = Endpoint::new(domain, attributes, Role::Whole, name);
         // SAFETY: `into` was checked.
         unsafe { *into = endpoint.face(FI_CLASS_EP, context) };
         Ok(())
@@ -344,7 +503,7 @@ pub(crate) unsafe extern "C" fn open_with_flags(
 
 impl Endpoint {
     /// Opens a handle for it.
-    fn face(self, class: usize, context: *mut c_void) -> *mut fid_ep {
+    pub(crate) fn face(self, class: usize, context: *mut c_void) -> *mut fid_ep {
         use crate::no::tables;
         // Calls for which it was not opened are refused by their tables, at no cost for the others.
         let has = |capability| self.shared.attributes.caps & capability != 0;
@@ -377,7 +536,8 @@ impl Drop for Shared {
         {
             connections.forget(connection.context());
         }
-        if self.live.get().is_some_and(|live| live.endpoint.address().endpoint == 0) {
+        let is_whole = matches!(self.role, Role::Whole);
+        if is_whole && self.live.get().is_some_and(|live| live.endpoint.address().endpoint == 0) {
             self.domain.release_main();
         }
     }
@@ -414,11 +574,40 @@ unsafe extern "C" fn bind(fid: *mut fid, to: *mut fid, flags: u64) -> c_int {
                 // SAFETY: the class says what it is.
                 let peers = unsafe { handle::of_fid::<Peers>(to)? };
                 let mut bound = endpoint.bound();
-                if bound.peers.is_some() || endpoint.shared.attributes.kind == FI_EP_MSG {
+                let is_part = matches!(endpoint.shared.role, Role::Part(_));
+                if bound.peers.is_some() || is_part || endpoint.shared.attributes.kind == FI_EP_MSG {
                     return Err(-FI_EINVAL);
                 }
                 peers.users.fetch_add(1, Ordering::AcqRel);
                 bound.peers = Some(peers.clone());
+                Ok(())
+            }
+            FI_CLASS_SRX_CTX => {
+                // SAFETY: the class says what it is.
+                let pool = unsafe { handle::of_fid::<Endpoint>(to)? };
+                let (Role::Whole, Role::Pool(links)) = (&endpoint.shared.role, &pool.shared.role) else {
+                    return Err(-FI_EINVAL);
+                };
+                let mut bound = endpoint.bound();
+                if bound.pool.is_some() || !Arc::ptr_eq(&pool.shared.domain, &endpoint.shared.domain) {
+                    return Err(-FI_EINVAL);
+                }
+                links.serve(endpoint.shared.attributes.kind)?;
+                bound.pool = Some(pool.clone());
+                Ok(())
+            }
+            FI_CLASS_STX_CTX => {
+                // SAFETY: the class says what it is.
+                let context = unsafe { handle::of_fid::<SharedTransmit>(to)? };
+                let mut bound = endpoint.bound();
+                let is_whole = matches!(endpoint.shared.role, Role::Whole);
+                if bound.shared_transmit.is_some()
+                    || !is_whole
+                    || !Arc::ptr_eq(&context.domain, &endpoint.shared.domain)
+                {
+                    return Err(-FI_EINVAL);
+                }
+                bound.shared_transmit = Some(context.clone());
                 Ok(())
             }
             FI_CLASS_EQ => {
@@ -485,10 +674,29 @@ unsafe extern "C" fn cancel(fid: fid_t, context: *mut c_void) -> isize {
     guard::count(|| {
         // SAFETY: what C gives to a function of an endpoint's table.
         let endpoint = unsafe { handle::of_fid::<Endpoint>(fid)? };
-        let live = endpoint.live_receive()?;
-        let multi = live.receive_queue.as_ref().and_then(|queue| queue.find_multi_receive(context as u64));
-        let cancelled = live.endpoint.cancel(context as u64) || multi.is_some_and(|multi| live.endpoint.cancel(multi));
+        let live = endpoint.live()?;
+        let cancelled = live.endpoint.cancel(context as u64) || {
+            // The NIC has another context for a multi-receive.
+            let number = live.receive_queue().and_then(|queue| queue.find_multi_receive(context as u64));
+            number.is_some_and(|number| live.endpoint.cancel(number))
+        };
         if cancelled { Ok(0) } else { Err(-FI_ENOENT) }
+    })
+}
+
+unsafe extern "C" fn receives_left(ep: *mut fid_ep) -> isize {
+    guard::count(|| {
+        // SAFETY: what C gives to a function of an endpoint's table.
+        let live = unsafe { handle::of::<Endpoint>(ep)? }.live_receive()?;
+        weft::raw::room(&live.endpoint, Side::Receive).map_err(|error| guard::errno(&error))
+    })
+}
+
+unsafe extern "C" fn transmits_left(ep: *mut fid_ep) -> isize {
+    guard::count(|| {
+        // SAFETY: what C gives to a function of an endpoint's table.
+        let live = unsafe { handle::of::<Endpoint>(ep)? }.live_transmit()?;
+        weft::raw::room(&live.endpoint, Side::Transmit).map_err(|error| guard::errno(&error))
     })
 }
 

@@ -6,8 +6,12 @@ pub(crate) const CLOSED_HANDLES_KEPT: usize = 256;
 pub(crate) const ADDRESS_CHUNK: u64 = 64;
 /// Chunks of an address vector.
 pub(crate) const ADDRESS_CHUNKS: usize = 19;
+/// Addresses of a vector that processes share.
+pub(crate) const SHARED_ADDRESSES_MAX: usize = 1 << 16;
 /// Bits of a `fi_addr_t` that can name a receive context.
 pub(crate) const RECEIVE_CONTEXT_BITS_MAX: u32 = 8;
+/// Bits up to which all contexts of a peer have names as soon as it has; with more, they have when they are used.
+pub(crate) const CONTEXT_BITS_NAMED: u32 = 4;
 /// Contexts of a scalable endpoint.
 pub(crate) const CONTEXTS_MAX: usize = 1 << RECEIVE_CONTEXT_BITS_MAX;
 /// Pieces of a local buffer.
@@ -28,6 +32,8 @@ pub(crate) const OPERATIONS_DEFAULT: usize = 1024;
 pub(crate) const OPERATIONS_MAX: usize = 16_384;
 /// How long the thread of a condition waits for its mutex before it asks whether it shall end.
 pub(crate) const CONDITION_LOCK_MS: u64 = 10;
+/// Datagrams that wait at an endpoint until a receive is posted: programs know sockets, which keep some.
+pub(crate) const DATAGRAMS_KEPT: usize = 256;
 /// Bytes of the data that goes with a connection request or its answer.
 pub(crate) const CONNECTION_DATA_MAX_BYTES: usize = 256;
 

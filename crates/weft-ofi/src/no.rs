@@ -19,6 +19,8 @@ missing! {
     tx_ctx(*mut fid_ep, c_int, *mut fi_tx_attr, *mut *mut fid_ep, *mut c_void) -> c_int;
     rx_ctx(*mut fid_ep, c_int, *mut fi_rx_attr, *mut *mut fid_ep, *mut c_void) -> c_int;
     cancel(fid_t, *mut c_void) -> isize;
+    getopt(fid_t, c_int, c_int, *mut c_void, *mut usize) -> c_int;
+    setname(fid_t, *mut c_void, usize) -> c_int;
     setopt(fid_t, c_int, c_int, *const c_void, usize) -> c_int;
     size_left(*mut fid_ep) -> isize;
     getpeer(*mut fid_ep, *mut c_void, *mut usize) -> c_int;
@@ -27,9 +29,6 @@ missing! {
     accept(*mut fid_ep, *const c_void, usize) -> c_int;
     reject(*mut fid_pep, fid_t, *const c_void, usize) -> c_int;
     shutdown(*mut fid_ep, u64) -> c_int;
-    scalable_ep(*mut fid_domain, *mut fi_info, *mut *mut fid_ep, *mut c_void) -> c_int;
-    stx_ctx(*mut fid_domain, *mut fi_tx_attr, *mut *mut fid_stx, *mut c_void) -> c_int;
-    srx_ctx(*mut fid_domain, *mut fi_rx_attr, *mut *mut fid_ep, *mut c_void) -> c_int;
     query_collective(*mut fid_domain, u32, *mut fi_collective_attr, u64) -> c_int;
     join(*mut fid_ep, *const c_void, u64, *mut *mut fid_mc, *mut c_void) -> c_int;
 }

@@ -46,6 +46,17 @@ impl Local {
         }
     }
 
+    /// Of a receive: without memory nothing can be received but messages without bytes.
+    #[inline]
+    fn or_nothing(self) -> Local {
+        match self {
+            Local::One { pointer, descriptor, .. } if pointer.is_null() => {
+                Local::One { pointer, length: 0, descriptor }
+            }
+            other => other,
+        }
+    }
+
     fn pieces(self) -> Result<&'static [iovec]> {
         let Local::Many { pieces, count, .. } = self else { return Ok(&[]) };
         if count > LOCAL_PIECES_MAX || (pieces.is_null() && count > 0) {
@@ -311,7 +322,7 @@ pub(crate) struct ReceiveCall {
 /// The receive of a call.
 #[inline]
 pub(crate) fn receive_of(live: &Live, call: &ReceiveCall) -> Result<Receive> {
-    let length = call.local.length()?;
+    let length = call.local.or_nothing().length()?;
     let mut receive = weft::raw::receive(&live.endpoint, length as u64);
     receive.context = call.context as u64;
     receive.silent = live.is_silent_receive(call.flags);
@@ -332,7 +343,7 @@ pub(crate) fn receive(endpoint: &Endpoint, call: &ReceiveCall) -> Result<usize> 
     if call.flags & (FI_PEEK | FI_CLAIM | FI_DISCARD | FI_MULTI_RECV | FI_TRIGGER) != 0 {
         return crate::receive::special(endpoint, live, receive, call);
     }
-    let buffer = call.local.buffer(true)?;
+    let buffer = call.local.or_nothing().buffer(true)?;
     posted(live, weft::raw::post_receive(&live.endpoint, &receive, buffer))
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use weft::raw::{Peek, Peeked, Receive};
 
 use crate::abi::*;
-use crate::cq::{Made, Queue};
+use crate::cq::Made;
 use crate::ep::{Endpoint, Live};
 use crate::guard::{self, Result};
 use crate::operation::{self, Local, ReceiveCall};
@@ -53,7 +53,7 @@ fn look(endpoint: &Endpoint, live: &Live, receive: &Receive, call: &ReceiveCall,
 
 /// Makes the completion of a call that moved no bytes.
 fn tell(live: &Live, call: &ReceiveCall, found: Option<&Peeked>, error: i32) {
-    let Some(queue) = &live.receive_queue else { return };
+    let Some(queue) = live.receive_queue() else { return };
     let mut made = Made {
         context: call.context as u64,
         flags: FI_RECV | if call.tag.is_some() { FI_TAGGED } else { FI_MSG },
@@ -87,12 +87,12 @@ fn multi(endpoint: &Endpoint, live: &Live, mut receive: Receive, call: &ReceiveC
     };
     receive.multi = Some(endpoint.shared().multi_receive_least.load(Ordering::Relaxed) as u64);
     let buffer = call.local.buffer(true)?;
-    let queue: Option<&Queue> = live.receive_queue.as_deref();
-    if let Some(queue) = queue {
+    let queue = live.receive_queue();
+    if let Some(queue) = &queue {
         receive.context = queue.add_multi_receive(call.context as u64, pointer as u64);
     }
     let result = operation::posted(live, weft::raw::post_receive(&live.endpoint, &receive, buffer));
-    if let Some(queue) = queue
+    if let Some(queue) = &queue
         && result.is_err()
     {
         queue.remove_multi_receive(receive.context);

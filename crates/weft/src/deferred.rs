@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use weft_core::atomic::AtomicCall;
 use weft_core::command::{Command, CommandFlags, EndpointId, Operation, PostError, Receive};
+use weft_core::engine::Side;
 use weft_core::event::{CounterId, Failure};
 use weft_core::limits::TRIGGERS_MAX;
 use weft_core::memory::LocalKey;
@@ -417,9 +418,12 @@ impl Core {
         Some(Withdrawn { id, context, buffer: self.take_back(waiting.pending.local()) })
     }
 
-    /// An endpoint closes: what was deferred for it is dropped.
-    pub(crate) fn drop_deferred_of(&mut self, endpoint: EndpointId) {
-        let is_its = |waiting: &Waiting| waiting.pending.lane().is_some_and(|(of, _)| of == endpoint);
+    /// An endpoint, or a side of it, closes: what was deferred for it is dropped.
+    pub(crate) fn drop_deferred_of(&mut self, endpoint: EndpointId, side: Option<Side>) {
+        let is_meant = |receives: bool| side.is_none_or(|side| (side == Side::Receive) == receives);
+        let is_its = |waiting: &Waiting| {
+            waiting.pending.lane().is_some_and(|(of, receives)| of == endpoint && is_meant(receives))
+        };
         for id in self.deferred.find(is_its) {
             drop(self.withdraw(id));
         }

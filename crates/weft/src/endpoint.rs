@@ -1,14 +1,14 @@
 //! Endpoints: what sends and receives. Their operations are in `operation.rs` and `atomic.rs`.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use weft_core::address::{Address, PeerId};
 use weft_core::command::{Command, CommandFlags, EndpointId, Operation, PostError, Receive};
-use weft_core::engine::{Bindings, ClaimId, EndpointKind, Opening, Peek, Peeked};
-use weft_core::event::Failure;
+use weft_core::engine::{Bindings, ClaimId, EndpointKind, Opening, Peek, Peeked, Side};
+use weft_core::event::{Failure, QueueId};
 use weft_core::memory::LocalKey;
 use weft_mem::{Buffer, Segment};
 
@@ -22,7 +22,7 @@ use crate::vector::{self, RemoteRange};
 
 /// Sends and receives; many peers through one endpoint, without connecting. Clones name the same endpoint. When the last
 /// one is dropped it closes: what was injected is brought on its way first, all else that is under way ends with
-/// [`Failure::Closed`](crate::Failure::Closed).
+/// [`Failure::Closed`](crate::Failure::Closed), unless [`EndpointOptions::quiet_close`] says that nobody wants to know.
 ///
 /// ```
 /// use std::time::Duration;
@@ -58,6 +58,8 @@ struct Inner {
     domain: Domain,
     /// Keeps queues and counters open.
     options: EndpointOptions,
+    /// So does this, for those that were bound later.
+    bound_later: Mutex<Vec<EndpointOptions>>,
 }
 
 /// What an endpoint promises, and where it reports.
@@ -73,6 +75,10 @@ pub struct EndpointOptions {
     /// whichever endpoint they are for, and are reported to the queue and counter of that one, or, where it has none, of
     /// the other. What is posted stays the other's when this one closes.
     pub receives_from: Option<Endpoint>,
+    /// Of datagrams, so many for which no receive is posted yet wait for one; the others are lost, as all are by default.
+    pub datagrams_kept: usize,
+    /// Nothing of what is under way when it closes is reported or counted: buffers just end.
+    pub quiet_close: bool,
     /// Completions of what it sends, writes and reads.
     pub transmit_queue: Option<CompletionQueue>,
     /// Completions of receives, and of peers' writes with immediate data.
@@ -97,6 +103,8 @@ impl Default for EndpointOptions {
             kind: EndpointKind::Reliable,
             number: None,
             receives_from: None,
+            datagrams_kept: 0,
+            quiet_close: false,
             transmit_queue: None,
             receive_queue: None,
             send_counter: None,
@@ -126,6 +134,29 @@ impl EndpointOptions {
             &self.remote_write_counter,
             &self.remote_read_counter,
         ]
+    }
+
+    /// Whether something in it is of another domain.
+    fn is_foreign_to(&self, domain: &Domain) -> bool {
+        let mut queues = [&self.transmit_queue, &self.receive_queue].into_iter().flatten();
+        queues.any(|queue| !queue.domain().is_same(domain))
+            || self.counters().into_iter().flatten().any(|counter| !counter.domain().is_same(domain))
+            || self.receives_from.as_ref().is_some_and(|other| !other.domain().is_same(domain))
+    }
+
+    fn bindings(&self) -> Bindings {
+        let queue = |queue: &Option<CompletionQueue>| queue.as_ref().map(CompletionQueue::id);
+        let counter = |counter: &Option<Counter>| counter.as_ref().map(Counter::id);
+        Bindings {
+            transmit_queue: queue(&self.transmit_queue),
+            receive_queue: queue(&self.receive_queue),
+            send_counter: counter(&self.send_counter),
+            receive_counter: counter(&self.receive_counter),
+            read_counter: counter(&self.read_counter),
+            write_counter: counter(&self.write_counter),
+            remote_write_counter: counter(&self.remote_write_counter),
+            remote_read_counter: counter(&self.remote_read_counter),
+        }
     }
 }
 
@@ -157,35 +188,27 @@ pub(crate) enum Payload<'a> {
 
 impl Endpoint {
     pub(crate) fn open(domain: &Domain, options: EndpointOptions) -> Result<Endpoint> {
-        let queues = [&options.transmit_queue, &options.receive_queue];
-        let foreign_queue = queues.into_iter().flatten().any(|queue| !queue.domain().is_same(domain));
-        let foreign_counter = options.counters().into_iter().flatten().any(|counter| !counter.domain().is_same(domain));
-        let foreign_receives = options.receives_from.as_ref().is_some_and(|other| !other.domain().is_same(domain));
-        if foreign_queue || foreign_counter || foreign_receives {
+        if options.is_foreign_to(domain) {
             return Err(Error::OtherDomain);
         }
-        let queue = |queue: &Option<CompletionQueue>| queue.as_ref().map(CompletionQueue::id);
-        let counter = |counter: &Option<Counter>| counter.as_ref().map(Counter::id);
-        let bindings = Bindings {
-            transmit_queue: queue(&options.transmit_queue),
-            receive_queue: queue(&options.receive_queue),
-            send_counter: counter(&options.send_counter),
-            receive_counter: counter(&options.receive_counter),
-            read_counter: counter(&options.read_counter),
-            write_counter: counter(&options.write_counter),
-            remote_write_counter: counter(&options.remote_write_counter),
-            remote_read_counter: counter(&options.remote_read_counter),
-        };
+        let bindings = options.bindings();
         let mut core = domain.nic().lock();
         let receives_from = options.receives_from.as_ref().map(Endpoint::id);
-        let opening = Opening { number: options.number, receives_from };
+        let opening = Opening { number: options.number, receives_from, datagrams_kept: options.datagrams_kept };
         let id = core.engine.open_endpoint_with(options.kind, bindings, &opening)?;
         let number = core.engine.endpoint_number(id).ok_or(PostError::NoSuchEndpoint)?;
         drop(core);
         let address = Address { socket: domain.local(), endpoint: number };
         let next_context = AtomicU64::new(1 << 63);
-        let inner =
-            Inner { id, address, injected: AtomicBool::new(false), next_context, domain: domain.clone(), options };
+        let inner = Inner {
+            id,
+            address,
+            injected: AtomicBool::new(false),
+            next_context,
+            domain: domain.clone(),
+            options,
+            bound_later: Mutex::default(),
+        };
         Ok(Endpoint { inner: Arc::new(inner) })
     }
 
@@ -209,7 +232,71 @@ impl Endpoint {
         &self.inner.domain
     }
 
-    /// Where it reports.
+    /// Lets it report to queues and counters of which it has had none: those that it has stay. Nothing may have been
+    /// posted yet that would be reported there. What else the options say does not matter. Writes of peers with immediate
+    /// data that are under way need places in the queue for receives: without room for them nothing is changed.
+    pub fn bind(&self, more: EndpointOptions) -> Result<()> {
+        if more.is_foreign_to(self.domain()) {
+            return Err(Error::OtherDomain);
+        }
+        let mut core = self.domain().nic().lock();
+        let notices = core.local.as_ref().map_or(0, |local| local.notices_under_way(self.inner.id));
+        core.engine.bind_endpoint(self.inner.id, &more.bindings(), notices)?;
+        self.inner.bound_later.lock().unwrap_or_else(PoisonError::into_inner).push(more);
+        Ok(())
+    }
+
+    /// Ends one side of it: what is under way there is over without being reported, and the memory is the caller's again.
+    /// Queues and counters of that side that were [bound later](Endpoint::bind) are let go of, and others can be bound. The
+    /// other side goes on.
+    pub fn close_side(&self, side: Side) {
+        let id = self.inner.id;
+        if side == Side::Transmit {
+            self.inner.linger();
+        }
+        let mut core = self.domain().nic().lock();
+        let now = core.now();
+        core.drop_deferred_of(id, Some(side));
+        let core_ref = &mut *core;
+        let notices = core_ref.local.as_ref().map_or(0, |local| local.notices_under_way(id));
+        if side == Side::Transmit
+            && let Some(local) = &mut core_ref.local
+        {
+            core_ref.engine.silence_endpoint(id, true);
+            local.end_commands(&mut core_ref.engine, id);
+            core_ref.engine.silence_endpoint(id, false);
+        }
+        core.engine.close_side(now, id, side, notices);
+        core.unblock();
+        core.transmit(now);
+        core.notify();
+        drop(core);
+        let mut later = self.inner.bound_later.lock().unwrap_or_else(PoisonError::into_inner);
+        for options in &mut *later {
+            match side {
+                Side::Transmit => {
+                    options.transmit_queue = None;
+                    (options.send_counter, options.read_counter, options.write_counter) = (None, None, None);
+                }
+                Side::Receive => {
+                    (options.receive_queue, options.receive_counter) = (None, None);
+                    (options.remote_write_counter, options.remote_read_counter) = (None, None);
+                }
+            }
+        }
+    }
+
+    /// The queues that it reports to.
+    pub(crate) fn queues(&self) -> [Option<QueueId>; 2] {
+        let later = self.inner.bound_later.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = || std::iter::once(&self.inner.options).chain(later.iter());
+        [
+            all().find_map(|options| options.transmit_queue.as_ref()).map(CompletionQueue::id),
+            all().find_map(|options| options.receive_queue.as_ref()).map(CompletionQueue::id),
+        ]
+    }
+
+    /// Where it reports, as it was opened; [`Endpoint::bind`] may have added to it.
     #[must_use]
     pub fn options(&self) -> &EndpointOptions {
         &self.inner.options
@@ -409,25 +496,37 @@ impl fmt::Debug for Endpoint {
     }
 }
 
+impl Inner {
+    /// Brings what was injected on its way.
+    fn linger(&self) {
+        if !self.injected.load(Ordering::Relaxed) {
+            return;
+        }
+        let nic = self.domain.nic();
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_micros(LINGER_MAX_US) {
+            let mut core = nic.lock();
+            core.progress_all();
+            let local = core.local.as_ref().map_or(0, |local| local.under_way(self.id));
+            if core.is_abandoned() || core.engine.state().commands + local == 0 {
+                break;
+            }
+            drop(core);
+            std::thread::yield_now();
+        }
+    }
+}
+
 impl Drop for Inner {
     fn drop(&mut self) {
+        self.linger();
         let nic = self.domain.nic();
-        if self.injected.load(Ordering::Relaxed) {
-            let start = Instant::now();
-            while start.elapsed() < Duration::from_micros(LINGER_MAX_US) {
-                let mut core = nic.lock();
-                core.progress_all();
-                let local = core.local.as_ref().map_or(0, |local| local.under_way(self.id));
-                if core.is_abandoned() || core.engine.state().commands + local == 0 {
-                    break;
-                }
-                drop(core);
-                std::thread::yield_now();
-            }
-        }
         let mut core = nic.lock();
         let now = core.now();
-        core.drop_deferred_of(self.id);
+        core.drop_deferred_of(self.id, None);
+        if self.options.quiet_close {
+            core.engine.silence_endpoint(self.id, true);
+        }
         core.close_local(self.id);
         core.engine.close_endpoint(now, self.id);
         core.transmit(now);

@@ -22,14 +22,15 @@ pub use crate::vector::{RemoteRange, post_atomic, post_atomic_vector, post_vecto
 
 use std::ops::{ControlFlow, Deref};
 
-use weft_core::engine::Engine;
+use weft_core::command::PostError;
+use weft_core::engine::{Engine, Side};
 use weft_core::event::{Entry, QueueId};
 use weft_mem::{HostMemory, Segment};
 
 use crate::Address;
 use crate::completion_queue::CompletionQueue;
 use crate::endpoint::{Endpoint, Payload};
-use crate::error::{Refused, Result};
+use crate::error::{Error, Refused, Result};
 
 /// A command without bytes, to be filled in.
 #[must_use]
@@ -75,6 +76,12 @@ pub fn atomic_is_possible(operation: AtomicOperation, datatype: Datatype, class:
 #[must_use]
 pub fn atomic_count_max(operation: AtomicOperation, datatype: Datatype, class: AtomicClass) -> usize {
     usize::from(operation.count_max(datatype, class))
+}
+
+/// How many commands, or receives, could be posted to an endpoint now. Other endpoints take from the same room.
+pub fn room(endpoint: &Endpoint, side: Side) -> Result<usize> {
+    let core = endpoint.domain().nic().lock();
+    core.engine.room_for_posts(endpoint.id(), side).ok_or(Error::Post(PostError::NotSupported))
 }
 
 /// Posts a command of which `offset` and `length` name a part of `buffer`; its endpoint and local key are filled in here.

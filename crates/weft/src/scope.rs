@@ -93,9 +93,7 @@ impl Endpoint {
     /// Takes completions aside until all loans are back; false: the time has passed.
     fn settle(&self, waiter: &Waiter, outstanding: &borrowed::Outstanding, timeout: Duration) -> Result<bool> {
         let nic = self.domain().nic();
-        let queue = |queue: &Option<crate::CompletionQueue>| queue.as_ref().map(crate::CompletionQueue::id);
-        let options = self.options();
-        let queues: [Option<QueueId>; 2] = [queue(&options.transmit_queue), queue(&options.receive_queue)];
+        let queues = self.queues();
         let settled = waiter.wait(nic, Awaited::Fresh(queues), None, Some(timeout), || {
             let mut core = nic.lock_progressed();
             queues.into_iter().flatten().for_each(|queue| core.stash(queue));

@@ -6,7 +6,7 @@ use core::fmt;
 use super::{Bindings, Endpoint, EndpointKind, Engine};
 use crate::address::{Address, PeerId, SourceId};
 use crate::command::{EndpointId, PostError};
-use crate::event::{Failure, QueueId};
+use crate::event::{CompletionQueue, Failure, QueueId};
 use crate::limits::{NUMBER_ROW_MAX, NUMBER_ROWS_MAX};
 use crate::matching::{Posted, Unexpected};
 use crate::memory::Memory;
@@ -21,6 +21,17 @@ pub struct Opening {
     /// in which they come, whichever endpoint they are for, and are reported where that one reports; where it has no
     /// queue or counter for receives, those of the other endpoint are used.
     pub receives_from: Option<EndpointId>,
+    /// So many datagrams for which no receive is posted yet wait for one; the others are lost, as all are by default.
+    pub datagrams_kept: usize,
+}
+
+/// One of the two halves of an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Sends, writes, reads, atomics.
+    Transmit,
+    /// Receives, and what peers do to our memory.
+    Receive,
 }
 
 /// Why an endpoint was not opened, or numbers were not kept. Nothing was changed.
@@ -82,7 +93,11 @@ impl<M: Memory> Engine<M> {
             Some(number) => number,
             None => self.draw_numbers(1),
         };
-        Ok(self.insert_endpoint(kind, bindings, number, opening.receives_from))
+        let id = self.insert_endpoint(kind, bindings, number, opening.receives_from);
+        if let Some(endpoint) = self.endpoint_mut(id) {
+            endpoint.datagrams_kept = opening.datagrams_kept;
+        }
+        Ok(id)
     }
 
     fn insert_endpoint(
@@ -103,6 +118,8 @@ impl<M: Memory> Engine<M> {
             bindings,
             receives_at,
             only: None,
+            silenced: false,
+            datagrams_kept: 0,
             posted: Posted::new(self.keyed.clone(), receives),
             unexpected: Unexpected::new(self.keyed.clone(), unexpected),
             tagged_posted: Posted::new(self.keyed.clone(), receives),
@@ -182,6 +199,70 @@ impl<M: Memory> Engine<M> {
         Ok(())
     }
 
+    /// While it is silenced nothing that ends at an endpoint is reported or counted: buffers are just released. For one
+    /// that is about to be closed by a user who does not want to hear of what is under way.
+    pub fn silence_endpoint(&mut self, endpoint: EndpointId, silenced: bool) {
+        if let Some(endpoint) = self.endpoint_mut(endpoint) {
+            endpoint.silenced = silenced;
+        }
+    }
+
+    /// Everything of one side of an endpoint ends without being reported, and its bindings are as if there had never been
+    /// any; the other side goes on. `notices`: as for [`Engine::bind_endpoint`].
+    pub fn close_side(&mut self, now: Time, endpoint: EndpointId, side: Side, notices: usize) {
+        let Some(state) = self.endpoint_mut(endpoint) else { return };
+        let was_silenced = core::mem::replace(&mut state.silenced, true);
+        let queue = state.bindings.receive_queue;
+        match side {
+            Side::Transmit => self.end_commands(now, endpoint),
+            Side::Receive => {
+                self.close_receives(now, endpoint);
+                (0..notices).for_each(|_| self.unreserve(queue));
+            }
+        }
+        let Some(state) = self.endpoint_mut(endpoint) else { return };
+        state.silenced = was_silenced;
+        let old = core::mem::take(&mut state.bindings);
+        state.bindings = match side {
+            Side::Transmit => {
+                Bindings { transmit_queue: None, send_counter: None, read_counter: None, write_counter: None, ..old }
+            }
+            Side::Receive => Bindings {
+                receive_queue: None,
+                receive_counter: None,
+                remote_write_counter: None,
+                remote_read_counter: None,
+                ..old
+            },
+        };
+    }
+
+    /// Sets those bindings of an endpoint that it has not got yet; the others stay as they are. What its user has posted
+    /// has no place in the new queues: so it is called before anything is posted to the side that they are for. `notices`:
+    /// writes of peers with immediate data that are under way by another road ([`Engine::reserve_remote_write`]).
+    pub fn bind_endpoint(&mut self, endpoint: EndpointId, more: &Bindings, notices: usize) -> Result<(), PostError> {
+        let is_bound = self.endpoint(endpoint).ok_or(PostError::NoSuchEndpoint)?.bindings.receive_queue.is_some();
+        let receives = more.receive_queue.filter(|_| !is_bound);
+        if let Some(queue) = receives.and_then(|queue| self.queues.get_mut(queue.0 as usize)) {
+            let under_way = self.messages.values().filter(|message| message.is_notice_to(endpoint)).count();
+            let notices = notices + under_way;
+            if !queue.reserve_many(notices) {
+                return Err(PostError::CompletionQueueFull);
+            }
+            queue.serve_receives();
+        }
+        let bindings = &mut self.endpoint_mut(endpoint).ok_or(PostError::NoSuchEndpoint)?.bindings;
+        bindings.transmit_queue = bindings.transmit_queue.or(more.transmit_queue);
+        bindings.receive_queue = bindings.receive_queue.or(more.receive_queue);
+        bindings.send_counter = bindings.send_counter.or(more.send_counter);
+        bindings.receive_counter = bindings.receive_counter.or(more.receive_counter);
+        bindings.read_counter = bindings.read_counter.or(more.read_counter);
+        bindings.write_counter = bindings.write_counter.or(more.write_counter);
+        bindings.remote_write_counter = bindings.remote_write_counter.or(more.remote_write_counter);
+        bindings.remote_read_counter = bindings.remote_read_counter.or(more.remote_read_counter);
+        Ok(())
+    }
+
     /// Whether an endpoint is there for a source, as [`crate::address::AddressVector::source_of`] names it.
     pub fn admits(&self, endpoint: EndpointId, source: SourceId) -> bool {
         self.endpoint(endpoint).is_some_and(|endpoint| endpoint.only.is_none_or(|only| only == source))
@@ -214,6 +295,22 @@ impl<M: Memory> Engine<M> {
     /// The queues besides its own that receives of an endpoint are reported to: those of endpoints that share them.
     pub fn sharing_queues(&self, endpoint: EndpointId) -> impl Iterator<Item = QueueId> {
         self.sharers_of(endpoint).filter_map(|other| self.endpoint(other)?.bindings.receive_queue)
+    }
+
+    /// How many commands, or receives, an endpoint could take now: what is posted elsewhere takes from the same room.
+    pub fn room_for_posts(&self, endpoint: EndpointId, side: Side) -> Option<usize> {
+        let endpoint = self.endpoint(endpoint)?;
+        match side {
+            Side::Transmit => {
+                let queue = endpoint.bindings.transmit_queue.and_then(|queue| self.queues.get(queue.0 as usize));
+                Some(queue.map_or(usize::MAX, CompletionQueue::room_for_posts).min(self.room_for_commands()))
+            }
+            Side::Receive if endpoint.receives_at.is_some() => None,
+            Side::Receive => {
+                let most = self.config.receives_max;
+                Some(most.saturating_sub(endpoint.posted.len().max(endpoint.tagged_posted.len())))
+            }
+        }
     }
 
     /// The number by which peers address an endpoint ([`crate::address::Address::endpoint`]).

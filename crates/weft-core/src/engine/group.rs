@@ -22,8 +22,13 @@ impl<M: Memory> Engine<M> {
     /// Whether so many commands more can be posted as packets.
     #[must_use]
     pub fn has_room_for(&self, commands: usize) -> bool {
+        commands <= self.room_for_commands()
+    }
+
+    /// How many commands more can be posted as packets.
+    pub(super) fn room_for_commands(&self) -> usize {
         // Some entries stay free for what the engine sends itself: the target's side must not starve.
-        self.entries.has_room(commands + (self.config.commands_max / 8).max(2))
+        self.entries.room().saturating_sub((self.config.commands_max / 8).max(2))
     }
 
     /// Takes a command that goes as `parts` others. Each of them has to be made with [`Engine::part`] and be posted, or

@@ -45,7 +45,7 @@ use crate::time::Time;
 use crate::trigger::Triggers;
 
 pub use count::Touched;
-pub use endpoint::{OpenError, Opening};
+pub use endpoint::{OpenError, Opening, Side};
 pub use post::Admitted;
 
 use message::{Claim, Message, PostedReceive, Pull, Shared, UnexpectedMessage};
@@ -213,6 +213,10 @@ struct Endpoint {
     receives_at: Option<EndpointId>,
     /// The only one who may reach it.
     only: Option<SourceId>,
+    /// Nothing of it is reported any more.
+    silenced: bool,
+    /// Datagrams that may wait for a receive.
+    datagrams_kept: usize,
     posted: Posted<PostedReceive>,
     unexpected: Unexpected<UnexpectedMessage>,
     tagged_posted: Posted<PostedReceive>,

@@ -396,10 +396,10 @@ impl<M: Memory> Engine<M> {
             self.release_buffers(command);
             return;
         };
-        let queue = endpoint.bindings.transmit_queue;
-        let counter = counter_of(endpoint, command.operation);
+        let (queue, silenced) = (endpoint.bindings.transmit_queue, endpoint.silenced);
+        let counter = counter_of(endpoint, command.operation).filter(|_| !silenced);
         self.count(counter, result.is_ok());
-        let silent = result.is_ok() && command.has(CommandFlags::SILENT);
+        let silent = silenced || result.is_ok() && command.has(CommandFlags::SILENT);
         if silent || queue.is_none() {
             self.unreserve(queue);
             self.release_buffers(command);
@@ -438,6 +438,15 @@ impl<M: Memory> Engine<M> {
     /// Closes an endpoint: its receives are cancelled, its commands end with [`Failure::Closed`]. Completions of receives
     /// that the queue has no room for are not made; their buffers are released.
     pub fn close_endpoint(&mut self, now: Time, endpoint: EndpointId) {
+        self.end_commands(now, endpoint);
+        self.close_receives(now, endpoint);
+        if let Some(closed) = self.endpoints.get_mut(endpoint.0 as usize).and_then(Option::take) {
+            self.endpoint_of.remove(&closed.number);
+        }
+    }
+
+    /// All commands of an endpoint end with [`Failure::Closed`].
+    pub(super) fn end_commands(&mut self, now: Time, endpoint: EndpointId) {
         let mine: Vec<u16> = self
             .entries
             .handles()
@@ -453,10 +462,6 @@ impl<M: Memory> Engine<M> {
         let queued: alloc::collections::VecDeque<DatagramOut> = queued;
         for datagram in queued {
             self.report(&datagram.command, Err(Failure::Closed));
-        }
-        self.close_receives(now, endpoint);
-        if let Some(closed) = self.endpoints.get_mut(endpoint.0 as usize).and_then(Option::take) {
-            self.endpoint_of.remove(&closed.number);
         }
     }
 

@@ -109,6 +109,10 @@ impl Entries {
         self.used + count <= self.capacity
     }
 
+    pub(crate) fn room(&self) -> usize {
+        self.capacity.saturating_sub(self.used)
+    }
+
     /// Takes a command in; `None` when there are too many.
     pub(crate) fn insert(&mut self, entry: Entry) -> Option<u16> {
         if self.used >= self.capacity {

@@ -551,16 +551,27 @@ impl Local {
         self.routes.iter().flatten().filter(|route| route.endpoint == endpoint).map(|route| route.under_way()).sum()
     }
 
+    /// Writes of peers with immediate data that are under way to an endpoint.
+    pub(crate) fn notices_under_way(&self, endpoint: EndpointId) -> usize {
+        let visitors = self.visitors.iter().flatten().filter(|visitor| visitor.arrival.endpoint == endpoint);
+        visitors.map(|visitor| visitor.notices_under_way()).sum()
+    }
+
     /// An endpoint closes: before the engine forgets it, its commands end.
     pub(crate) fn close_endpoint(&mut self, engine: &mut Engine<HostMemory>, endpoint: EndpointId) {
+        self.end_commands(engine, endpoint);
+        self.dismiss(engine, |arrival| arrival.endpoint == endpoint);
+        for ways in &mut self.ways {
+            ways.retain(|(from, _)| *from != endpoint);
+        }
+    }
+
+    /// All commands of an endpoint end.
+    pub(crate) fn end_commands(&mut self, engine: &mut Engine<HostMemory>, endpoint: EndpointId) {
         for index in 0..self.routes.len() {
             if self.routes.get(index).and_then(Option::as_ref).is_some_and(|route| route.endpoint == endpoint) {
                 self.end_route(engine, index, Failure::Closed);
             }
-        }
-        self.dismiss(engine, |arrival| arrival.endpoint == endpoint);
-        for ways in &mut self.ways {
-            ways.retain(|(from, _)| *from != endpoint);
         }
     }
 

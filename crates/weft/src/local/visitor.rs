@@ -642,6 +642,14 @@ impl Visitor {
         Outcome::Taken
     }
 
+    /// Writes with immediate data that are under way: each holds a place in the queue of its endpoint.
+    pub(super) fn notices_under_way(&self) -> usize {
+        let is_notice = |write: &Write| write.immediate.is_some();
+        let incoming = matches!(&self.incoming, Incoming::Write { write, .. } if is_notice(write));
+        let copied = |transfer: &&Transfer| matches!(&transfer.what, Copying::Write(write, _) if is_notice(write));
+        usize::from(incoming) + self.transfers.iter().filter(copied).count()
+    }
+
     /// The peer is gone: what it began does not end well.
     pub(super) fn fail(&mut self, engine: &mut Engine<HostMemory>) {
         self.pulls.close(engine);

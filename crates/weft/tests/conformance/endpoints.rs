@@ -1,7 +1,7 @@
 //! Numbers of endpoints, and what completions tell beside the bytes.
 
 use weft::{Access, AtomicOperation, CompletionKind, EndpointKind, EndpointOptions, Error, Failure, OpenError};
-use weft::{Address, ReceiveOptions, raw};
+use weft::{Address, Options, ReceiveOptions, Side, raw};
 
 use crate::support::{World, pattern};
 
@@ -36,6 +36,120 @@ pub(crate) fn numbers_can_be_chosen(world: &World) {
     assert!(raw::Numbers::keep(&b.domain, Some(row[99].address().endpoint), 2).is_err(), "an endpoint has it");
     assert!(raw::Numbers::keep(&b.domain, Some(u32::MAX), 2).is_err(), "behind the last there is none");
     assert!(raw::Numbers::keep(&b.domain, None, 0).is_err());
+}
+
+/// An endpoint that only sends at first, and receives later.
+pub(crate) fn queues_can_be_bound_later(world: &World) {
+    let (a, b) = (world.node(), world.node());
+    let options = EndpointOptions { transmit_queue: Some(b.queue.clone()), ..Default::default() };
+    let endpoint = b.domain.open_endpoint(options).unwrap();
+    let (to_a, to_b) = (b.knows(&a), a.domain.addresses().insert(endpoint.address()).unwrap());
+    a.endpoint.receive(a.buffer(vec![0; 8])).unwrap();
+    endpoint.send(to_a, b.buffer(vec![1; 8])).unwrap();
+    world.good(&b);
+    world.good(&a);
+    // What comes early waits.
+    a.endpoint.send(to_b, a.buffer(vec![2; 8])).unwrap();
+    let region = b.register(100_000, Access::REMOTE).unwrap();
+    let write = || {
+        let options = Options { immediate: Some(9), ..Default::default() };
+        a.endpoint.write_with(to_b, region.remote(), a.buffer(vec![7; 100_000]), options).unwrap();
+    };
+    write();
+    let (queue, counter) = (b.domain.completion_queue(16), b.domain.counter());
+    let later = EndpointOptions {
+        receive_queue: Some(queue.clone()),
+        receive_counter: Some(counter.clone()),
+        // It has one already.
+        transmit_queue: Some(queue.clone()),
+        ..Default::default()
+    };
+    endpoint.bind(later).unwrap();
+    endpoint.receive(b.buffer(vec![0; 8])).unwrap();
+    let mut done = Vec::new();
+    let mut read = |count: usize| {
+        world.until("completions", || {
+            done.extend(queue.read().unwrap());
+            (done.iter().filter(|done: &&weft::Completion| done.kind == CompletionKind::Receive).count() == count)
+                .then_some(())
+        });
+    };
+    read(1);
+    assert_eq!(counter.value(), 1);
+    world.goods(&a, 2);
+    // From now on writes are told for certain.
+    write();
+    let told = world.until("told", || {
+        let next = done.pop().or_else(|| queue.read().unwrap());
+        next.filter(|next| next.kind == CompletionKind::RemoteWrite)
+    });
+    assert_eq!(told.immediate, Some(9));
+    endpoint.send(to_a, b.buffer(vec![3; 8])).unwrap();
+    a.endpoint.receive(a.buffer(vec![0; 8])).unwrap();
+    assert_eq!(world.good(&b).kind, CompletionKind::Send);
+    let foreign = EndpointOptions { receive_queue: Some(a.queue.clone()), ..Default::default() };
+    assert!(matches!(endpoint.bind(foreign), Err(Error::OtherDomain)));
+}
+
+/// Each side ends without a word, is opened again with other queues, and does not disturb the other.
+pub(crate) fn sides_close_one_by_one(world: &World) {
+    let (a, b) = (world.node(), world.node());
+    let endpoint = b.domain.open_endpoint(EndpointOptions::default()).unwrap();
+    let (to_a, to_b) = (b.knows(&a), a.domain.addresses().insert(endpoint.address()).unwrap());
+    let sends = || EndpointOptions { transmit_queue: Some(b.queue.clone()), ..Default::default() };
+    let receives = || EndpointOptions { receive_queue: Some(b.queue.clone()), ..Default::default() };
+    for round in 0..3u8 {
+        endpoint.bind(sends()).unwrap();
+        endpoint.bind(receives()).unwrap();
+        assert!(raw::room(&endpoint, Side::Receive).unwrap() > 1);
+        assert!(raw::room(&endpoint, Side::Transmit).unwrap() > 1);
+        // Nobody takes this one, nor sends the others.
+        endpoint.tagged_send(to_a, 99, b.buffer(vec![0; 500_000])).unwrap();
+        endpoint.tagged_receive(98, 0, b.buffer(vec![0; 8])).unwrap();
+        endpoint.receive(b.buffer(vec![0; 8])).unwrap();
+        endpoint.close_side(Side::Transmit);
+        a.endpoint.send(to_b, a.buffer(vec![round; 8])).unwrap();
+        world.good(&a);
+        assert_eq!(world.good(&b).into_bytes().unwrap(), [round; 8]);
+        endpoint.bind(sends()).unwrap();
+        endpoint.receive(b.buffer(vec![0; 8])).unwrap();
+        endpoint.close_side(Side::Receive);
+        assert_eq!(b.domain.state().receives, 0);
+        a.endpoint.receive(a.buffer(vec![0; 8])).unwrap();
+        endpoint.send(to_a, b.buffer(vec![round; 8])).unwrap();
+        assert_eq!(world.good(&b).kind, CompletionKind::Send);
+        assert_eq!(world.good(&a).into_bytes().unwrap(), [round; 8]);
+        assert!(b.queue.read().unwrap().is_none());
+        endpoint.close_side(Side::Transmit);
+    }
+}
+
+/// Datagrams that come before their receive are lost, unless they may wait.
+pub(crate) fn datagrams_can_wait(world: &World) {
+    let (a, b) = (world.node(), world.node());
+    let open = |node: &crate::support::Node, datagrams_kept| {
+        let options = EndpointOptions::with_queue(EndpointKind::Datagram, &node.queue);
+        node.domain.open_endpoint(EndpointOptions { datagrams_kept, ..options }).unwrap()
+    };
+    let (from, to) = (open(&a, 0), open(&b, 3));
+    let peer = a.domain.addresses().insert(to.address()).unwrap();
+    // Others may be lost on the way, too.
+    world.until("three wait", || {
+        from.send(peer, a.buffer(vec![9; 8])).unwrap();
+        world.next(&a);
+        (b.domain.state().unexpected == 3).then_some(())
+    });
+    for _ in 0..10 {
+        from.send(peer, a.buffer(vec![9; 8])).unwrap();
+        world.next(&a);
+    }
+    world.idle(50);
+    assert_eq!(b.domain.state().unexpected, 3);
+    for _ in 0..3 {
+        to.receive(b.buffer(vec![0; 8])).unwrap();
+        assert_eq!(world.good(&b).into_bytes().unwrap(), [9; 8]);
+    }
+    assert_eq!(b.domain.state().unexpected, 0);
 }
 
 pub(crate) fn completions_tell_what_ended(world: &World) {

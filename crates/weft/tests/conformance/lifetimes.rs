@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use weft::{Access, Error, Failure, Options, Progress, ReceiveOptions};
+use weft::{Access, EndpointKind, EndpointOptions, Error, Failure, Options, Progress, ReceiveOptions};
 
 use crate::support::{World, pattern};
 
@@ -90,6 +90,43 @@ pub(crate) fn scopes_leave_completions_to_be_read(world: &World) {
     assert_eq!(world.good(&b).into_bytes().unwrap(), [1; 8]);
     assert!(world.good(&b).buffer.is_none());
     assert!(b.queue.read().unwrap().is_none());
+}
+
+pub(crate) fn a_quiet_end_tells_nothing(world: &World) {
+    let (a, b, to_b, _) = world.pair();
+    let counter = a.domain.counter();
+    let options = EndpointOptions {
+        quiet_close: true,
+        send_counter: Some(counter.clone()),
+        receive_counter: Some(counter.clone()),
+        ..EndpointOptions::with_queue(EndpointKind::Reliable, &a.queue)
+    };
+    let other = a.domain.open_endpoint(options).unwrap();
+    let to_other = b.domain.addresses().insert(other.address()).unwrap();
+    // What was done before is told.
+    other.receive(a.buffer(vec![0; 8])).unwrap();
+    b.endpoint.send(to_other, b.buffer(vec![1; 8])).unwrap();
+    world.good(&b);
+    world.until("received", || (counter.value() == 1).then_some(()));
+    for tag in 0..3 {
+        other.receive(a.buffer(vec![0; 8])).unwrap();
+        other.tagged_receive(tag, 0, a.buffer(vec![0; 8])).unwrap();
+        other.send(to_b, a.buffer(vec![0; 500_000])).unwrap();
+    }
+    let several = ReceiveOptions { multi: Some(8), ..Default::default() };
+    other.receive_with(a.buffer(vec![0; 64]), several).unwrap();
+    drop(other);
+    assert_eq!(world.good(&a).into_bytes().unwrap(), [1; 8]);
+    world.idle(50);
+    assert!(a.queue.read().unwrap().is_none());
+    assert_eq!((counter.value(), counter.errors()), (1, 0));
+    assert_eq!((a.domain.state().receives, a.domain.state().commands), (0, 0));
+    // Its places in the queue are free again: another endpoint can use them all.
+    for _ in 0..3 {
+        b.endpoint.receive(b.buffer(vec![0; 8])).unwrap();
+        a.endpoint.send(to_b, a.buffer(vec![2; 8])).unwrap();
+        world.good(&a);
+    }
 }
 
 pub(crate) fn closing_an_endpoint_ends_its_operations(world: &World) {

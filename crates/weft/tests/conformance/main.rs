@@ -83,7 +83,8 @@ macro_rules! cases {
             }
             endpoints {
                 numbers_can_be_chosen completions_tell_what_ended multi_receives_say_when_they_end
-                restricted_endpoints_have_one_peer
+                restricted_endpoints_have_one_peer queues_can_be_bound_later
+                sides_close_one_by_one datagrams_can_wait
             }
             flow {
                 a_full_queue_holds_peers_back levels silent_operations counters_count
@@ -92,6 +93,7 @@ macro_rules! cases {
             lifetimes {
                 scopes_send_and_receive leaving_a_scope_cancels a_panic_in_a_scope_is_safe
                 scopes_leave_completions_to_be_read closing_an_endpoint_ends_its_operations
+                a_quiet_end_tells_nothing
                 dropped_buffers_live_until_they_are_done handles_keep_things_open forgotten_scope_results
                 long_sends_that_nobody_fetches_can_be_left leaving_after_the_last_message
             }

@@ -124,6 +124,13 @@ enum Place {
     },
 }
 
+impl Message {
+    /// Whether it is a write that holds a place in the queue of an endpoint.
+    pub(super) fn is_notice_to(&self, endpoint: EndpointId) -> bool {
+        self.envelope.endpoint == endpoint && matches!(self.place, Place::Write { notify: true, .. })
+    }
+}
+
 /// A long message that is being fetched.
 #[derive(Debug)]
 pub(super) struct Pull {
@@ -593,12 +600,15 @@ impl<M: Memory> Engine<M> {
         if landing.shared.is_none() && result == Err(Failure::Truncated) {
             offset = landing.room;
         }
-        let bindings = self.endpoint(envelope.endpoint).map(|endpoint| endpoint.bindings).unwrap_or_default();
-        self.count(bindings.receive_counter, result.is_ok());
+        let endpoint = self.endpoint(envelope.endpoint);
+        let (bindings, silenced) = endpoint.map(|endpoint| (endpoint.bindings, endpoint.silenced)).unwrap_or_default();
+        if !silenced {
+            self.count(bindings.receive_counter, result.is_ok());
+        }
         self.count(landing.counter, result.is_ok());
         let queue = bindings.receive_queue;
         let unwanted = landing.silent && result.is_ok() && (landing.shared.is_none() || local == LocalKey::NONE);
-        if unwanted || queue.is_none() {
+        if unwanted || silenced || queue.is_none() {
             self.unreserve(queue);
             if local != LocalKey::NONE {
                 self.memory.release(local);

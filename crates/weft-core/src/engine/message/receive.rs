@@ -292,7 +292,8 @@ impl<M: Memory> Engine<M> {
     pub(super) fn cancelled(&mut self, endpoint: EndpointId, posted: &PostedReceive, failure: Failure) {
         let bindings = self.endpoint(endpoint).map(|endpoint| endpoint.bindings).unwrap_or_default();
         let queue = bindings.receive_queue;
-        if failure != Failure::Closed {
+        let silenced = self.endpoint(endpoint).is_some_and(|endpoint| endpoint.silenced);
+        if failure != Failure::Closed && !silenced {
             self.count(bindings.receive_counter, false);
         }
         self.count(posted.receive.counter, false);
@@ -324,9 +325,11 @@ impl<M: Memory> Engine<M> {
             results: LocalKey::NONE,
             offset: 0,
         };
-        if queue.is_some() {
-            self.push(queue, completion);
-        } else if local != LocalKey::NONE {
+        if queue.is_some() && !silenced {
+            return self.push(queue, completion);
+        }
+        self.unreserve(queue);
+        if local != LocalKey::NONE {
             self.memory.release(local);
         }
     }

@@ -192,6 +192,13 @@ impl<M: Memory> Engine<M> {
         self.land_datagram(&envelope, matched, payload);
     }
 
+    /// Whether a datagram for which there is no receive may wait for one.
+    fn keeps_datagram(&self, endpoint: EndpointId) -> bool {
+        let kind = EndpointKind::Datagram;
+        let limit = self.endpoint(endpoint).filter(|endpoint| endpoint.kind == kind).map_or(0, |e| e.datagrams_kept);
+        limit > 0 && self.endpoint(self.receiver_of(endpoint)).is_some_and(|at| at.unexpected.len() < limit)
+    }
+
     /// A datagram and what the posted receives said to it.
     pub(in crate::engine) fn land_datagram(&mut self, envelope: &Envelope, matched: Matched, payload: &[u8]) {
         match matched {
@@ -205,6 +212,10 @@ impl<M: Memory> Engine<M> {
                 let kept = self.keep_whole(envelope, &payload);
                 self.statistics.dropped_datagrams += u64::from(kept.is_none());
                 self.announce(envelope, posted, kept);
+            }
+            Matched::Nothing if self.keeps_datagram(envelope.endpoint) => {
+                let kept = self.keep_whole(envelope, &payload);
+                self.statistics.dropped_datagrams += u64::from(kept.is_none());
             }
             Matched::NotReady | Matched::Nothing => self.statistics.dropped_datagrams += 1,
         }
