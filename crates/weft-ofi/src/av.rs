@@ -279,6 +279,10 @@ impl Peers {
         flags: u64,
         context: *mut c_void,
     ) -> Result<usize> {
+        if self.reports && self.events.get().is_none() {
+            log::info!(AV, "bind an event queue first: the vector was opened with FI_EVENT");
+            return Err(-FI_ENOEQ);
+        }
         let errors = if flags & FI_SYNC_ERR != 0 { context.cast::<c_int>() } else { std::ptr::null_mut() };
         if flags & FI_SYNC_ERR != 0 && errors.is_null() {
             return Err(-FI_EINVAL);
