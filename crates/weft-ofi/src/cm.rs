@@ -233,6 +233,9 @@ unsafe extern "C" fn shutdown(ep: *mut fid_ep, flags: u64) -> c_int {
         if flags != 0 {
             return Err(-FI_EINVAL);
         }
+        if shared.attributes.kind != FI_EP_MSG {
+            return Err(-FI_EOPNOTSUPP);
+        }
         shared.connection().as_ref().ok_or(-FI_ENOTCONN)?.shutdown();
         shared.set_connected(None);
         Ok(())
