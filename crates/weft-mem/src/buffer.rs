@@ -232,6 +232,18 @@ impl Buffer {
         matches!(self.owner, Owner::Lent)
     }
 
+    /// The same buffer, put together anew where it goes if it is memory of the caller: who loads what has just been stored
+    /// in smaller pieces waits for it.
+    #[inline(always)]
+    pub(crate) fn moved(self) -> Buffer {
+        if !self.is_lent() {
+            return self;
+        }
+        let (pointer, length, writable, place) = (self.pointer, self.length, self.writable, self.place);
+        std::mem::forget(self);
+        Buffer { pointer, length, writable, place, owner: Owner::Lent }
+    }
+
     /// Drops it; that of memory of the caller costs nothing.
     #[inline]
     pub fn discard(self) {

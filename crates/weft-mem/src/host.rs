@@ -108,7 +108,7 @@ impl HostMemory {
             self.free = slot.next;
             slot.next = NO_SLOT;
             // A free slot has no buffer that would have to be dropped.
-            std::mem::forget(slot.buffer.replace(buffer));
+            std::mem::forget(slot.buffer.replace(buffer.moved()));
             return Ok(local_key(index, slot.generation));
         }
         self.attach_new(buffer)
@@ -314,7 +314,7 @@ impl HostMemory {
 
     /// Copies into an attached buffer that lies in one piece of host memory; false: it does not, or has no such place, and
     /// nothing was copied.
-    #[inline]
+    #[inline(always)]
     pub fn fill(&mut self, key: LocalKey, offset: u64, from: Segment<'_>) -> bool {
         let Some((_, buffer, _)) = self.attached(key) else { return false };
         let Some(segment) = buffer.segment() else { return false };

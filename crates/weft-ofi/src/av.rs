@@ -290,6 +290,15 @@ impl Peers {
         Ok(())
     }
 
+    /// Forgets all names.
+    fn clear(&self) {
+        let count = self.table().addresses.len() as u64;
+        for index in 0..count {
+            // Those that were removed are gone already.
+            let _ = self.forget(index);
+        }
+    }
+
     /// Inserts many, tells each one's name or error, and gives how many were inserted.
     ///
     /// # Safety
@@ -332,16 +341,6 @@ impl Peers {
                 events.push_entry(FI_AV_COMPLETE, fid, context, inserted as u64);
                 Ok(0)
             }
-        }
-    }
-}
-
-impl Drop for Peers {
-    fn drop(&mut self) {
-        let count = self.table().addresses.len() as u64;
-        for index in 0..count {
-            // Those that were removed are gone already.
-            let _ = self.forget(index);
         }
     }
 }
@@ -443,7 +442,8 @@ unsafe extern "C" fn close(fid: *mut fid) -> c_int {
         if let Some(shared) = &peers.shared {
             shared.unlink();
         }
-        // SAFETY: as above.
+        peers.clear();
+        // SAFETY: as above. Queues that told names from it may go on.
         unsafe { handle::close_in_use::<Peers>(fid) }
     })
 }

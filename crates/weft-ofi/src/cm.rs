@@ -117,8 +117,9 @@ impl Connections {
                 events.push_error(fid, nothing, 0, error);
             }
             Event::Shutdown { .. } => {
-                endpoint.set_connected(None);
-                events.push_connection(FI_SHUTDOWN, fid, None, &[]);
+                if endpoint.set_connected(None) {
+                    events.push_connection(FI_SHUTDOWN, fid, None, &[]);
+                }
             }
             _ => {}
         }
@@ -236,8 +237,15 @@ unsafe extern "C" fn shutdown(ep: *mut fid_ep, flags: u64) -> c_int {
         if shared.attributes.kind != FI_EP_MSG {
             return Err(-FI_EOPNOTSUPP);
         }
-        shared.connection().as_ref().ok_or(-FI_ENOTCONN)?.shutdown();
-        shared.set_connected(None);
+        let connection = shared.connection();
+        let connection = connection.as_ref().ok_or(-FI_ENOTCONN)?;
+        connection.shutdown();
+        // Who ends a connection is told of its end as the other one is, and once.
+        if shared.set_connected(None)
+            && let Some(events) = shared.events()
+        {
+            events.push_connection(FI_SHUTDOWN, ep.cast(), None, &[]);
+        }
         Ok(())
     })
 }

@@ -87,7 +87,7 @@ pub(crate) unsafe extern "C" fn open_shared_receive(
         }
         let role = Role::Pool(Arc::default());
         // SAFETY: `into` was checked.
-        unsafe { *into = Endpoint::new(domain, attributes, role).face(FI_CLASS_SRX_CTX, context) };
+        unsafe { *into = Endpoint::new(domain, attributes, role, None).face(FI_CLASS_SRX_CTX, context) };
         Ok(())
     })
 }

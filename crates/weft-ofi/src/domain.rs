@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use weft::raw::DeferredId;
+use weft::raw::{DeferredId, OneAtATime};
 use weft::{Address, PeerId, Progress};
 
 use crate::abi::*;
@@ -15,7 +15,7 @@ use crate::fabric::Fabric;
 use crate::guard::{self, Result};
 use crate::handle::{self, Noun};
 use crate::info::Attributes;
-use crate::{interface, log, parameters};
+use crate::{address, interface, log, parameters};
 
 /// A domain.
 pub(crate) struct Domain {
@@ -61,7 +61,12 @@ impl Domain {
                 FI_PROGRESS_AUTO => Progress::Automatic,
                 _ => Progress::Manual,
             };
-            parameters::builder(fabric)?.progress(progress).udp(socket).map_err(|error| error)
+            let mut builder = parameters::builder(fabric)?.progress(progress);
+            if attributes.threading == FI_THREAD_DOMAIN && progress == Progress::Manual {
+                // SAFETY: what the program promised with this level.
+                builder = builder.single_threaded(unsafe { OneAtATime::promise() });
+            }
+            builder.udp(socket)
         };
         // Who has the port may be a passive endpoint of this very program, or another domain: then an endpoint that must
         // have it is refused, and all others need not care.
@@ -79,9 +84,13 @@ impl Domain {
         })?;
         log::info!(DOMAIN, "opened a NIC at {}", nic.local());
         Ok(Domain {
+            format: match attributes.format {
+                // Of addresses in a row, the length must be known.
+                FI_SOCKADDR => address::format_of(&nic.local()),
+                format => format,
+            },
             nic,
             fabric: fabric.clone(),
-            format: attributes.format,
             api_version: attributes.api_version,
             mr_mode: attributes.mr_mode,
             caps: attributes.caps,
@@ -173,7 +182,7 @@ static OPERATIONS: fi_ops_domain = fi_ops_domain {
     endpoint: Some(crate::ep::open),
     scalable_ep: Some(crate::sep::open),
     cntr_open: Some(crate::cntr::open),
-    poll_open: Some(crate::no::poll_open),
+    poll_open: Some(crate::poll::open),
     stx_ctx: Some(crate::context::open_shared_transmit),
     srx_ctx: Some(crate::context::open_shared_receive),
     query_atomic: Some(crate::atomic::query),

@@ -48,6 +48,9 @@ pub(crate) struct Shared {
     /// The least room that is left in a multi-receive buffer before it is given back.
     pub(crate) multi_receive_least: AtomicUsize,
     connection: Mutex<Option<Connection>>,
+    /// The name of the passive endpoint that it was made of or accepts for, as with sockets; its packets come from the
+    /// domain's NIC.
+    name: Option<Address>,
     /// Messages that were claimed, by the context of the call that did.
     claims: Mutex<HashMap<u64, ClaimId>>,
     /// Ends after all that is enabled.
@@ -74,11 +77,11 @@ impl Shared {
         self.bound.lock().unwrap_or_else(PoisonError::into_inner).events.clone()
     }
 
-    /// The peer that a connected endpoint talks to from now on.
-    pub(crate) fn set_connected(&self, peer: Option<PeerId>) {
-        if let Some(live) = self.live.get() {
-            live.connected.store(peer.map_or(NOT_CONNECTED, |peer| peer.0), Ordering::Release);
-        }
+    /// The peer that a connected endpoint talks to from now on; whether it talked to one before.
+    pub(crate) fn set_connected(&self, peer: Option<PeerId>) -> bool {
+        let Some(live) = self.live.get() else { return false };
+        let before = live.connected.swap(peer.map_or(NOT_CONNECTED, |peer| peer.0), Ordering::AcqRel);
+        before != NOT_CONNECTED
     }
 
     pub(crate) fn keep_claim(&self, context: u64, claim: ClaimId) {
@@ -190,7 +193,7 @@ impl Live {
 }
 
 impl Endpoint {
-    pub(crate) fn new(domain: &Arc<Domain>, attributes: Attributes, role: Role) -> Endpoint {
+    pub(crate) fn new(domain: &Arc<Domain>, attributes: Attributes, role: Role, name: Option<Address>) -> Endpoint {
         let shared = Shared {
             domain: domain.clone(),
             bound: Mutex::default(),
@@ -198,6 +201,7 @@ impl Endpoint {
             aliases: AtomicUsize::new(0),
             multi_receive_least: AtomicUsize::new(64),
             connection: Mutex::default(),
+            name,
             claims: Mutex::default(),
             attributes,
             role,
@@ -429,9 +433,11 @@ impl Endpoint {
 
     /// The address that peers use.
     pub(crate) fn name(&self) -> Result<Address> {
-        match self.shared.live.get() {
-            Some(live) => Ok(live.endpoint.address()),
-            None => Err(-FI_EOPBADSTATE),
+        match (self.shared.name, self.shared.live.get()) {
+            (Some(name), _) => Ok(name),
+            (None, Some(live)) => Ok(live.endpoint.address()),
+            // Its number is not drawn yet.
+            (None, None) => Ok(Address { socket: self.shared.domain.nic.local(), endpoint: 0 }),
         }
     }
 }
@@ -490,7 +496,9 @@ pub(crate) unsafe extern "C" fn open_with_flags(
         // SAFETY: an info of libfabric, whose attributes are null or valid.
         let attributes = unsafe { Attributes::of(info)? };
         domain.check_source(&attributes)?;
-        let endpoint = Endpoint::new(domain, attributes, Role::Whole);
+        // SAFETY: the handle of an info is null or an open object of the interface.
+        let name = unsafe { crate::pep::name_of(attributes.handle())? };
+        let endpoint = Endpoint::new(domain, attributes, Role::Whole, name);
         // SAFETY: `into` was checked.
         unsafe { *into = endpoint.face(FI_CLASS_EP, context) };
         Ok(())
@@ -500,14 +508,17 @@ pub(crate) unsafe extern "C" fn open_with_flags(
 impl Endpoint {
     /// Opens a handle for it.
     pub(crate) fn face(self, class: usize, context: *mut c_void) -> *mut fid_ep {
+        use crate::no::tables;
+        // Calls for which it was not opened are refused by their tables, at no cost for the others.
+        let has = |capability| self.shared.attributes.caps & capability != 0;
         let face = fid_ep {
             fid: handle::fid_of(class, context, &FID_OPERATIONS),
             ops: handle::table(&OPERATIONS),
             cm: handle::table(&crate::cm::OPERATIONS),
-            msg: handle::table(&crate::msg::OPERATIONS),
-            rma: handle::table(&crate::rma::OPERATIONS),
-            tagged: handle::table(&crate::tagged::OPERATIONS),
-            atomic: handle::table(&crate::atomic::OPERATIONS),
+            msg: handle::table(if has(FI_MSG) { &crate::msg::OPERATIONS } else { &tables::MSG }),
+            rma: handle::table(if has(FI_RMA) { &crate::rma::OPERATIONS } else { &tables::RMA }),
+            tagged: handle::table(if has(FI_TAGGED) { &crate::tagged::OPERATIONS } else { &tables::TAGGED }),
+            atomic: handle::table(if has(FI_ATOMIC) { &crate::atomic::OPERATIONS } else { &tables::ATOMIC }),
             collective: std::ptr::null_mut(),
         };
         handle::open(face, Arc::new(self))

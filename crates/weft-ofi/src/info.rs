@@ -163,6 +163,11 @@ unsafe fn answer(
             error
         }
     })?;
+    // Peers on other machines cannot reach the loopback interface: who leaves the choice open shall not get it by chance.
+    let chosen = request.domain.name.is_some() || interface::restriction().is_some() || ends.names_an_address();
+    if !chosen && places.iter().any(|place| !place.is_loopback()) {
+        places.retain(|place| !place.is_loopback());
+    }
     if let Some(asked) = &request.domain.name {
         places.retain(|place| place.domain == *asked);
         if places.is_empty() {

@@ -32,6 +32,8 @@ pub(crate) const OPERATIONS_DEFAULT: usize = 1024;
 pub(crate) const OPERATIONS_MAX: usize = 16_384;
 /// Datagrams that wait at an endpoint until a receive is posted: programs know sockets, which keep some.
 pub(crate) const DATAGRAMS_KEPT: usize = 256;
+/// How long the thread of a condition waits for its mutex before it asks whether it shall end.
+pub(crate) const CONDITION_LOCK_MS: u64 = 10;
 /// Bytes of the data that goes with a connection request or its answer.
 pub(crate) const CONNECTION_DATA_MAX_BYTES: usize = 256;
 

@@ -1,8 +1,7 @@
 //! The order in which operations take effect, as far as a program asked for one.
 //!
-//! Messages are always in order. Writes, reads and atomics that touch the same bytes are kept in order by the NIC where
-//! they say so. Between messages and the others there is no order of the NIC's own: where a program asked for it, the first
-//! of a kind after others is fenced.
+//! Messages are always in order. Nothing else is, unless a program asked for it: then an operation that must not overtake
+//! others that may be under way is fenced.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -21,20 +20,28 @@ pub(crate) struct Order {
 const SENDS: u8 = 1;
 const WRITES: u8 = 2;
 const READS: u8 = 4;
+const ATOMIC_WRITES: u8 = 8;
+const ATOMIC_READS: u8 = 16;
 
-/// Orders among operations on memory.
-const MEMORY: u64 = FI_ORDER_RAR
-    | FI_ORDER_RAW
-    | FI_ORDER_WAR
-    | FI_ORDER_WAW
-    | FI_ORDER_RMA_RAR
-    | FI_ORDER_RMA_RAW
-    | FI_ORDER_RMA_WAR
-    | FI_ORDER_RMA_WAW
-    | FI_ORDER_ATOMIC_RAR
-    | FI_ORDER_ATOMIC_RAW
-    | FI_ORDER_ATOMIC_WAR
-    | FI_ORDER_ATOMIC_WAW;
+/// Which order keeps operations of which kind behind which others.
+const RULES: [(u64, u8, u8); 16] = [
+    (FI_ORDER_SAW, SENDS, WRITES | ATOMIC_WRITES),
+    (FI_ORDER_SAR, SENDS, READS | ATOMIC_READS),
+    (FI_ORDER_WAS, WRITES | ATOMIC_WRITES, SENDS),
+    (FI_ORDER_RAS, READS | ATOMIC_READS, SENDS),
+    (FI_ORDER_RAR, READS | ATOMIC_READS, READS | ATOMIC_READS),
+    (FI_ORDER_RAW, READS | ATOMIC_READS, WRITES | ATOMIC_WRITES),
+    (FI_ORDER_WAR, WRITES | ATOMIC_WRITES, READS | ATOMIC_READS),
+    (FI_ORDER_WAW, WRITES | ATOMIC_WRITES, WRITES | ATOMIC_WRITES),
+    (FI_ORDER_RMA_RAR, READS, READS),
+    (FI_ORDER_RMA_RAW, READS, WRITES),
+    (FI_ORDER_RMA_WAR, WRITES, READS),
+    (FI_ORDER_RMA_WAW, WRITES, WRITES),
+    (FI_ORDER_ATOMIC_RAR, ATOMIC_READS, ATOMIC_READS),
+    (FI_ORDER_ATOMIC_RAW, ATOMIC_READS, ATOMIC_WRITES),
+    (FI_ORDER_ATOMIC_WAR, ATOMIC_WRITES, ATOMIC_READS),
+    (FI_ORDER_ATOMIC_WAW, ATOMIC_WRITES, ATOMIC_WRITES),
+];
 
 impl Order {
     pub(crate) fn new(asked: u64) -> Order {
@@ -51,21 +58,17 @@ impl Order {
 
     #[cold]
     fn keep(&self, command: &mut Command) {
-        // What it is, and what it must not overtake.
-        let (kind, behind) = match command.operation {
-            Operation::Send | Operation::TaggedSend => (SENDS, [(FI_ORDER_SAW, WRITES), (FI_ORDER_SAR, READS)]),
-            Operation::Write | Operation::Atomic => (WRITES, [(FI_ORDER_WAS, SENDS), (0, 0)]),
-            Operation::Read => (READS, [(FI_ORDER_RAS, SENDS), (0, 0)]),
-            Operation::FetchAtomic | Operation::CompareAtomic => {
-                (READS | WRITES, [(FI_ORDER_RAS, SENDS), (FI_ORDER_WAS, SENDS)])
-            }
+        let kind = match command.operation {
+            Operation::Send | Operation::TaggedSend => SENDS,
+            Operation::Write => WRITES,
+            Operation::Read => READS,
+            Operation::Atomic => ATOMIC_WRITES,
+            Operation::FetchAtomic | Operation::CompareAtomic => ATOMIC_WRITES | ATOMIC_READS,
             _ => return,
         };
-        if kind != SENDS && self.asked & MEMORY != 0 {
-            command.flags = command.flags | CommandFlags::ORDERED;
-        }
         let recent = self.recent.load(Ordering::Relaxed);
-        if behind.iter().any(|(order, kinds)| self.asked & order != 0 && recent & kinds != 0) {
+        let behind = RULES.iter().filter(|(order, kinds, _)| self.asked & order != 0 && kinds & kind != 0);
+        if behind.fold(0, |behind, (.., others)| behind | others) & recent != 0 {
             command.flags = command.flags | CommandFlags::FENCE;
             self.recent.store(kind, Ordering::Relaxed);
         } else {
@@ -98,7 +101,10 @@ mod tests {
         assert_eq!(flags(&sends_behind_writes, Operation::Send), CommandFlags::FENCE);
         assert_eq!(flags(&sends_behind_writes, Operation::Send), CommandFlags::NONE);
         let atomics = Order::new(FI_ORDER_ATOMIC_RAW);
-        assert_eq!(flags(&atomics, Operation::FetchAtomic), CommandFlags::ORDERED);
+        assert_eq!(flags(&atomics, Operation::Atomic), CommandFlags::NONE);
+        assert_eq!(flags(&atomics, Operation::Atomic), CommandFlags::NONE);
+        assert_eq!(flags(&atomics, Operation::Read), CommandFlags::NONE);
+        assert_eq!(flags(&atomics, Operation::FetchAtomic), CommandFlags::FENCE);
         assert_eq!(flags(&atomics, Operation::Send), CommandFlags::NONE);
     }
 }

@@ -44,13 +44,30 @@ unsafe impl Noun for Passive {
 
 /// Somebody who wants to connect: the handle in the info of `FI_CONNREQ`, until it is accepted or rejected.
 pub(crate) struct Asked {
-    pub(crate) request: Mutex<Option<Request>>,
+    request: Mutex<Option<Request>>,
+    /// Where it was asked.
+    at: Address,
 }
 
 // SAFETY: the face is a `fid`.
 unsafe impl Noun for Asked {
     type Face = fid;
     const MARK: u64 = u64::from_be_bytes(*b"weft-ask");
+}
+
+/// The name that an endpoint has from the handle of its info: that of a passive endpoint, or where a request came in.
+///
+/// # Safety
+/// The handle is null or an open object of the interface.
+pub(crate) unsafe fn name_of(handle: fid_t) -> Result<Option<Address>> {
+    // SAFETY: as the caller says; the class says what it is.
+    unsafe {
+        match handle.as_ref().map(|fid| fid.fclass) {
+            Some(FI_CLASS_PEP) => handle::of_fid::<Passive>(handle)?.address().map(Some),
+            Some(FI_CLASS_CONNREQ) => Ok(Some(handle::of_fid::<Asked>(handle)?.at)),
+            _ => Ok(None),
+        }
+    }
 }
 
 impl Asked {
@@ -95,6 +112,11 @@ impl Passive {
         state.listener.as_ref().ok_or(-FI_EOTHER)
     }
 
+    /// Its address, bound if that was not done.
+    pub(crate) fn address(&self) -> Result<Address> {
+        self.bind(&mut self.state()).map(Listener::address)
+    }
+
     /// Tells of a request.
     fn announce(&self, events: &EventQueue, request: Request) {
         let data = request.data().to_vec();
@@ -105,11 +127,15 @@ impl Passive {
         drop(info);
         // SAFETY: it was just made, or is null.
         let Some(info) = (unsafe { copy.as_mut() }) else { return };
-        let asked = Asked { request: Mutex::new(Some(request)) };
+        let here = interface::source_for(from.socket);
+        let mut at = self.address().unwrap_or(from);
+        if let Some(ip) = here.filter(|_| at.socket.ip().is_unspecified()) {
+            at.socket.set_ip(ip);
+        }
+        let asked = Asked { request: Mutex::new(Some(request)), at };
         let face = handle::fid_of(FI_CLASS_CONNREQ, std::ptr::null_mut(), &REQUEST_OPERATIONS);
         info.handle = handle::open(face, Arc::new(asked));
-        let here = interface::source_for(from.socket)
-            .map(|ip| Address { socket: std::net::SocketAddr::new(ip, 0), endpoint: 0 });
+        let here = here.map(|ip| Address { socket: std::net::SocketAddr::new(ip, 0), endpoint: 0 });
         // SAFETY: the addresses of an info are its own, from `malloc`.
         unsafe {
             set_address(&mut info.dest_addr, &mut info.dest_addrlen, info.addr_format, Some(&from));
@@ -337,7 +363,7 @@ unsafe extern "C" fn get_name(fid: fid_t, into: *mut c_void, length: *mut usize)
     guard::call(|| {
         // SAFETY: what C gives to a function of a passive endpoint's table.
         let passive = unsafe { handle::of_fid::<Passive>(fid)? };
-        let address = passive.bind(&mut passive.state())?.address();
+        let address = passive.address()?;
         // SAFETY: as the caller of the interface promises.
         unsafe { address::write(passive.attributes.format, &address, into, length) }
     })

@@ -332,7 +332,7 @@ unsafe extern "C" fn transmit_context(
         }
         let role = Role::Part(scalable.part(index, Side::Transmit)?);
         // SAFETY: `into` was checked.
-        unsafe { *into = Endpoint::new(&scalable.domain, attributes, role).face(FI_CLASS_TX_CTX, context) };
+        unsafe { *into = Endpoint::new(&scalable.domain, attributes, role, None).face(FI_CLASS_TX_CTX, context) };
         Ok(())
     })
 }
@@ -358,7 +358,7 @@ unsafe extern "C" fn receive_context(
         }
         let role = Role::Part(scalable.part(index, Side::Receive)?);
         // SAFETY: `into` was checked.
-        unsafe { *into = Endpoint::new(&scalable.domain, attributes, role).face(FI_CLASS_RX_CTX, context) };
+        unsafe { *into = Endpoint::new(&scalable.domain, attributes, role, None).face(FI_CLASS_RX_CTX, context) };
         Ok(())
     })
 }

@@ -3,14 +3,14 @@
 //! `valgrind --tool=callgrind --collect-atstart=no --toggle-collect='cost::rounds' target/release/examples/cost 1000 16`, then
 //! `callgrind_annotate --inclusive=yes`: the functions below are never inlined, so each has a line of its own. Without a
 //! profiler it prints the time of a message. Arguments: rounds, messages of a round (0: a conversation), bytes, and 1 for
-//! domains without a lock.
+//! domains without a lock, and 1 for packets (then only a conversation makes sense).
 
 use std::hint::black_box;
 use std::ops::ControlFlow;
 use std::time::Instant;
 
 use weft::raw::{self, Buffer, Operation};
-use weft::{CompletionQueue, Domain, Endpoint, Fabric, PeerId};
+use weft::{CompletionQueue, Domain, Endpoint, Fabric, PeerId, Road};
 
 struct Side {
     #[expect(dead_code, reason = "keeps it open")]
@@ -92,10 +92,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (count, batch, length) = (number(100_000)?, number(16)?, number(8)?);
     let fabric = Fabric::new("cost")?;
     let alone = number(0)? != 0;
+    let road = if number(0)? != 0 { Road::Packets } else { Road::Automatic };
     let domain = || match alone {
         // SAFETY: this program has one thread.
-        true => fabric.domain().single_threaded(unsafe { raw::OneAtATime::promise() }).udp("127.0.0.1:0"),
-        false => fabric.domain().udp("127.0.0.1:0"),
+        true => fabric.domain().road(road).single_threaded(unsafe { raw::OneAtATime::promise() }).udp("127.0.0.1:0"),
+        false => fabric.domain().road(road).udp("127.0.0.1:0"),
     };
     let domains = [domain()?, domain()?];
     let queues = domains.each_ref().map(|domain| [domain.completion_queue(1024), domain.completion_queue(16)]);

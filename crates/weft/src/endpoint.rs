@@ -454,16 +454,8 @@ impl Endpoint {
         let mut core = self.domain().nic().lock();
         let core = &mut *core;
         receive.local = core.attach(buffer)?;
-        // Only a message that waits as packets brings timers into it.
-        let waits = claim.is_some() || core.engine.has_unexpected(receive.endpoint);
-        let now = if waits { core.now() } else { core.engine.clock() };
-        let posted = match claim {
-            None => core.engine.post_receive(now, receive),
-            Some(claim) => core.engine.receive_claimed(now, claim, receive),
-        };
-        if let Err(error) = posted {
-            let buffer = core.engine.memory_mut().take(receive.local);
-            return Err(Refused { error: error.into(), buffer });
+        if claim.is_some() || !core.engine.enlist_simply(receive) {
+            core.post_receive_anyhow(claim, *receive)?;
         }
         core.received();
         Ok(())
@@ -584,6 +576,22 @@ impl Core {
         Ok(())
     }
 
+    /// Posts a receive whose buffer is attached, and which is not as simple as most.
+    #[inline(never)]
+    fn post_receive_anyhow(&mut self, claim: Option<ClaimId>, receive: Receive) -> Result<(), Refused> {
+        // Only a message that waits as packets brings timers into it.
+        let waits = claim.is_some() || self.engine.has_unexpected(receive.endpoint);
+        let now = if waits { self.now() } else { self.engine.clock() };
+        let posted = match claim {
+            None => self.engine.post_receive(now, &receive),
+            Some(claim) => self.engine.receive_claimed(now, claim, &receive),
+        };
+        posted.map_err(|error| {
+            let buffer = self.engine.memory_mut().take(receive.local);
+            Refused { error: error.into(), buffer }
+        })
+    }
+
     /// After a receive was posted or a message thrown away: what waited for that goes on, and peers are told.
     #[inline]
     fn received(&mut self) {
@@ -591,7 +599,8 @@ impl Core {
         if self.engine.is_urgent() {
             let now = self.now();
             self.posted(now, false);
-        } else if self.engine.has_triggered() {
+        } else {
+            // A message that waited completes it at once: others may sleep for that.
             self.notify();
         }
     }

@@ -12,7 +12,7 @@ use weft_wire::transaction::Segment;
 
 use super::message::{Body, Kept, Landing, Matched, UnexpectedMessage, lists, write_local};
 use super::{EndpointKind, Engine, Touched};
-use crate::address::{Address, PeerId, SourceId};
+use crate::address::{Address, AddressVector, PeerId, SourceId};
 use crate::command::EndpointId;
 use crate::event::{Completion, CompletionFlags, CompletionKind, Entry, Failure};
 use crate::limits::SPARE_MAX_BYTES;
@@ -164,6 +164,12 @@ enum Place {
     Discard,
 }
 
+/// The name of a source that was not told with its message.
+#[cold]
+fn find_peer(addresses: &AddressVector, source: SourceId) -> Option<PeerId> {
+    addresses.find(source)
+}
+
 impl<M: Memory> Engine<M> {
     /// Whether an endpoint takes messages of this kind.
     fn takes(&self, endpoint: EndpointId, kind: EndpointKind) -> bool {
@@ -207,7 +213,10 @@ impl<M: Memory> Engine<M> {
             tag: arrival.tag,
             immediate: arrival.immediate,
             place: 0,
-            peer: peer.or_else(|| self.addresses.find(arrival.source_id)),
+            peer: match peer {
+                Some(peer) => Some(peer),
+                None => find_peer(&self.addresses, arrival.source_id),
+            },
             local,
             kind: if arrival.tagged { CompletionKind::TaggedReceive } else { CompletionKind::Receive },
             flags: CompletionFlags::NONE,
@@ -220,6 +229,7 @@ impl<M: Memory> Engine<M> {
         true
     }
 
+    #[inline(never)]
     fn deliver_anyhow(&mut self, arrival: &Arrival, payload: &impl Payload<M>) -> Delivery {
         if !self.takes(arrival.endpoint, EndpointKind::Reliable) {
             return Delivery::NoSuchEndpoint;

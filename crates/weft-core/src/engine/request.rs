@@ -419,6 +419,7 @@ impl<M: Memory> Engine<M> {
     }
 
     /// Tells those whom a queue or an endpoint refused that it can take messages again (P-7.10).
+    #[cold]
     pub(super) fn grant_credits(&mut self, queue: crate::event::QueueId) {
         let mut credits = Vec::new();
         for endpoint in self.endpoints.iter_mut().flatten() {

@@ -68,22 +68,32 @@ impl<T> Posted<T> {
         }
         let kind = Kind::of(source, ignore);
         let key = kind.key(source.unwrap_or(SourceId(0)), tag);
-        let class = if kind == Kind::EXACT { EXACT } else { self.class_for(kind) };
+        let class = match self.wild.first() {
+            _ if kind == Kind::EXACT => EXACT,
+            // Most programs have one kind with wildcards.
+            Some(first) if first.kind == kind => 1,
+            _ => self.class_for(kind),
+        };
         let id = self.slab.insert(key, class, item)?;
         if class != EXACT {
             self.wild_len += 1;
             match self.wild.get_mut(class as usize - 1) {
                 Some(class) => class.len += 1,
-                None => self.listed.push(Listed { id, kind }),
+                None => self.list(id, kind),
             }
         }
         Ok(PostedId(id))
     }
 
+    #[cold]
+    fn list(&mut self, id: EntryId, kind: Kind) {
+        self.listed.push(Listed { id, kind });
+    }
+
     /// The earliest receive for a message of this source and tag. It may put receives into tables, which changes nothing
     /// that can be seen.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn first(&mut self, source: SourceId, tag: u64) -> Option<PostedId> {
         let mut at = self.slab.oldest();
         for _ in 0..MATCH_LOOKS {
@@ -99,26 +109,24 @@ impl<T> Posted<T> {
     /// Whether a receive is for a message of this source and tag.
     #[inline]
     fn meets(&self, node: &Node<T>, id: EntryId, source: SourceId, tag: u64) -> bool {
-        match class_of(id.stamp) {
-            EXACT => node.key == Kind::EXACT.key(source, tag),
-            class => self.meets_wild(node, id, class, source, tag),
-        }
+        let kind = match class_of(id.stamp) {
+            EXACT => Kind::EXACT,
+            class => match self.wild.get(class as usize - 1) {
+                Some(class) => class.kind,
+                None => return self.meets_listed(node, id, source, tag),
+            },
+        };
+        kind.key(source, tag) == node.key
     }
 
-    fn meets_wild(&self, node: &Node<T>, id: EntryId, class: u8, source: SourceId, tag: u64) -> bool {
-        match class {
-            LISTED => {
-                let at = self.listed.binary_search_by_key(&id, |listed| listed.id).ok();
-                let kind = at.and_then(|at| self.listed.get(at)).map(|listed| listed.kind);
-                kind.is_some_and(|kind| kind.key(source, tag) == node.key)
-            }
-            class => {
-                let class = self.wild.get(class as usize - 1);
-                class.is_some_and(|class| class.kind.key(source, tag) == node.key)
-            }
-        }
+    #[cold]
+    fn meets_listed(&self, node: &Node<T>, id: EntryId, source: SourceId, tag: u64) -> bool {
+        let at = self.listed.binary_search_by_key(&id, |listed| listed.id).ok();
+        let kind = at.and_then(|at| self.listed.get(at)).map(|listed| listed.kind);
+        kind.is_some_and(|kind| kind.key(source, tag) == node.key)
     }
 
+    #[cold]
     fn first_in_tables(&mut self, source: SourceId, tag: u64) -> Option<PostedId> {
         self.index();
         let nodes = &self.slab.nodes;
@@ -166,14 +174,22 @@ impl<T> Posted<T> {
     }
 
     /// Takes a receive out that nobody needs any more.
-    #[inline]
+    #[inline(always)]
     pub fn discard(&mut self, id: PostedId) {
-        let plain = class_of(id.0.stamp) == EXACT && self.slab.node(id.0).is_some_and(|node| node.hash == 0);
-        if plain || self.unlink(id).is_some() {
+        let class = class_of(id.0.stamp);
+        let plain = self.slab.node(id.0).is_some_and(|node| node.hash == 0);
+        if plain && class == EXACT {
+            self.slab.discard(id.0);
+        } else if plain && let Some(class) = self.wild.get_mut((class as usize).wrapping_sub(1)) {
+            class.len -= 1;
+            self.wild_len -= 1;
+            self.slab.discard(id.0);
+        } else if self.unlink(id).is_some() {
             self.slab.discard(id.0);
         }
     }
 
+    #[inline(never)]
     fn unlink(&mut self, id: PostedId) -> Option<()> {
         let indexed = self.slab.node(id.0)?.hash != 0;
         let class = class_of(id.0.stamp);

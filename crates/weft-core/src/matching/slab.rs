@@ -119,7 +119,7 @@ impl<T> Slab<T> {
     }
 
     /// The same where nobody wants the item.
-    #[inline]
+    #[inline(always)]
     pub(super) fn discard(&mut self, id: EntryId) {
         if self.has(id) {
             self.leave(id.place);
@@ -128,7 +128,7 @@ impl<T> Slab<T> {
     }
 
     /// Takes a place out of the order, and makes it a free one.
-    #[inline]
+    #[inline(always)]
     fn leave(&mut self, place: u32) {
         let node = &mut self.nodes[place as usize];
         let (older, newer) = (node.older, node.newer);

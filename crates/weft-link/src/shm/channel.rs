@@ -15,7 +15,7 @@ use super::layout::{
     SLOT_INLINE, WORD_STRIDE, WORDS,
 };
 use super::region::Region;
-use super::ring::{self, Broken, Consumer, HEAVY, Place, Producer, PushError};
+use super::ring::{self, Broken, Consumer, HEAVY, Place, Producer, PushError, Taken};
 use super::socket;
 use crate::limits::{CHANNEL_WORDS_MAX, NOTE_MAX_BYTES, RING_DATA_BYTES, RING_NEAR_SLOTS, RING_SLOTS};
 
@@ -300,7 +300,7 @@ impl Receiver {
     /// until [`Receiver::advance`], but for the bytes of the payload.
     #[inline]
     pub fn peek(&mut self) -> Result<Option<Incoming<'_>>, Broken> {
-        Ok(if self.consumer.peek()? { Some(Incoming { consumer: &self.consumer }) } else { None })
+        Ok(self.consumer.record()?.map(|taken| Incoming { taken, consumer: &self.consumer }))
     }
 
     /// Done with the record that was peeked; without one nothing happens.
@@ -343,6 +343,7 @@ impl Receiver {
 /// A record that came.
 #[derive(Clone, Copy)]
 pub struct Incoming<'a> {
+    taken: Taken,
     consumer: &'a Consumer<ShmRoom>,
 }
 
@@ -351,21 +352,21 @@ impl<'a> Incoming<'a> {
     #[must_use]
     #[inline]
     pub fn record(&self) -> Record {
-        self.consumer.current().record
+        self.taken.record
     }
 
     /// Bytes of the payload.
     #[must_use]
     #[inline]
     pub fn length(&self) -> usize {
-        self.consumer.current().length as usize
+        self.taken.length as usize
     }
 
     /// The payload, wherever it is. The peer may change it: copy it once, then look at the copy.
     #[must_use]
     #[inline]
     pub fn segment(&self) -> Segment<'a> {
-        let (taken, room) = (self.consumer.current(), self.consumer.room());
+        let (taken, room) = (&self.taken, self.consumer.room());
         let pointer = match taken.offset {
             Some(offset) => room.data(offset),
             None => room.slot(self.consumer.slot()).wrapping_add(SLOT_INLINE),

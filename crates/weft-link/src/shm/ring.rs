@@ -508,16 +508,23 @@ impl<R: Room> Consumer<R> {
     }
 
     /// Copies the oldest record out; false: there is none.
-    #[inline]
+    #[cfg(any(test, loom))]
     pub(crate) fn peek(&mut self) -> Result<bool, Broken> {
+        Ok(self.record()?.is_some())
+    }
+
+    /// Copies the oldest record out; `None`: there is none. What is kept of it for later looks is not read again here: who
+    /// loads what has just been stored in smaller pieces waits for it.
+    #[inline]
+    pub(crate) fn record(&mut self) -> Result<Option<Taken>, Broken> {
         if self.peeked {
             self.peeked_again();
-            return Ok(true);
+            return Ok(Some(self.current));
         }
         let (slot, sequence) = (self.slot, self.sequence);
         let head = self.room.slot_word(slot, 0).load(Ordering::Acquire);
         if head as u32 != sequence {
-            return self.nothing(head as u32, sequence);
+            return self.nothing(head as u32, sequence).map(|()| None);
         }
         let mut words = [0; 4];
         for (index, word) in words.iter_mut().enumerate() {
@@ -527,7 +534,7 @@ impl<R: Room> Consumer<R> {
         let in_slot = (head >> 48) as u16;
         self.next_far = in_slot & NEXT_IS_FAR != 0;
         let in_slot = in_slot & !NEXT_IS_FAR;
-        self.current = if usize::from(in_slot) <= INLINE_MAX_BYTES {
+        let taken = if usize::from(in_slot) <= INLINE_MAX_BYTES {
             Taken { record, length: u32::from(in_slot), offset: None }
         } else {
             if in_slot != IN_DATA_RING {
@@ -543,8 +550,9 @@ impl<R: Room> Consumer<R> {
             }
             Taken { record, length, offset: Some(offset) }
         };
+        self.current = taken;
         self.peeked = true;
-        Ok(true)
+        Ok(Some(taken))
     }
 
     /// Whoever looks twice is not getting on: the producer must not wait for what it keeps to itself.
@@ -556,7 +564,7 @@ impl<R: Room> Consumer<R> {
     }
 
     #[inline]
-    fn nothing(&mut self, found: u32, expected: u32) -> Result<bool, Broken> {
+    fn nothing(&mut self, found: u32, expected: u32) -> Result<(), Broken> {
         // In a conversation the next thing that we store is our answer, which would wait behind this: a few records can be
         // told of later, but payloads at once, so that their room is used again.
         if self.unpublished_bytes > 0 || self.unpublished >= Self::KEEP_SLOTS {
@@ -564,11 +572,11 @@ impl<R: Room> Consumer<R> {
         }
         // What the slot held a round ago, or nothing in the first round.
         let stale = found == expected.wrapping_sub(slots::<R>(self.far)) || found == 0;
-        if stale { Ok(false) } else { Err(Broken) }
+        if stale { Ok(()) } else { Err(Broken) }
     }
 
-    /// What [`Consumer::peek`] copied last.
-    #[inline]
+    /// What [`Consumer::record`] copied last.
+    #[cfg(any(test, loom))]
     pub(crate) fn current(&self) -> &Taken {
         &self.current
     }

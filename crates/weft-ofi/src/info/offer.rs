@@ -242,8 +242,8 @@ fn mr_mode(asked: i32, version: u32, hmem: bool) -> Checked<i32> {
         _ if version < FI_VERSION(1, 5) || asked & COMPATIBLE != 0 => {
             mismatch("domain_attr->mr_mode", format_args!("{asked:#x}"), "FI_MR_BASIC or FI_MR_SCALABLE alone")
         }
-        // Weft needs none of the bits. Those it returns choose how keys and addresses look.
-        _ => Ok(asked & (BASIC_MODES | if hmem { FI_MR_HMEM } else { 0 })),
+        // Weft needs none of the bits: programs choose keys and offsets themselves. That memory is mapped saves a look.
+        _ => Ok(asked & (FI_MR_ALLOCATED | if hmem { FI_MR_HMEM } else { 0 })),
     }
 }
 

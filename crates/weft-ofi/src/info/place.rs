@@ -42,6 +42,13 @@ pub(super) enum Nowhere {
     Unresolved(i32),
 }
 
+impl Place {
+    /// Whether only this machine reaches it.
+    pub(super) fn is_loopback(&self) -> bool {
+        self.source.socket.ip().is_loopback()
+    }
+}
+
 impl Ends<'_> {
     /// Every place that fits, best first.
     pub(super) fn places(&self, mut interfaces: Vec<Interface>) -> std::result::Result<Vec<Place>, Nowhere> {
@@ -90,6 +97,12 @@ impl Ends<'_> {
         // Without a node the destination is this one, which every interface reaches.
         let elsewhere = destinations.iter().any(|to| !to.socket.ip().is_unspecified());
         Ok(if elsewhere { routed(places) } else { places })
+    }
+
+    /// Whether the caller names a node or an address, of either end.
+    pub(super) fn names_an_address(&self) -> bool {
+        let specific = |end: &Option<Address>| end.is_some_and(|end| !end.socket.ip().is_unspecified());
+        self.node.is_some() || specific(&self.source) || specific(&self.destination)
     }
 
     fn wants_ip6(&self) -> Option<bool> {

@@ -192,10 +192,10 @@ fn registration_modes_follow_the_manual() {
         (VERSION, FI_MR_UNSPEC, FI_MSG, Some(0)),
         (VERSION, FI_MR_BASIC, FI_MSG, Some(FI_MR_BASIC)),
         (VERSION, FI_MR_SCALABLE, FI_MSG, Some(FI_MR_SCALABLE)),
-        (VERSION, all, FI_MSG, Some(BASIC)),
-        (VERSION, all, FI_MSG | FI_HMEM, Some(BASIC | FI_MR_HMEM)),
+        (VERSION, all, FI_MSG, Some(FI_MR_ALLOCATED)),
+        (VERSION, all, FI_MSG | FI_HMEM, Some(FI_MR_ALLOCATED | FI_MR_HMEM)),
         (VERSION, FI_MR_ENDPOINT, FI_MSG | FI_HMEM, Some(0)),
-        (VERSION, FI_MR_PROV_KEY, FI_MSG, Some(FI_MR_PROV_KEY)),
+        (VERSION, FI_MR_PROV_KEY, FI_MSG, Some(0)),
     ];
     for (version, asked, caps, expected) in cases {
         let request = request(|r| (r.caps, r.domain.mr_mode) = (caps, asked));

@@ -137,7 +137,7 @@ impl Payload<HostMemory> for Bytes<'_> {
         memory.copy_in(to, part)
     }
 
-    #[inline]
+    #[inline(always)]
     fn place_whole(&self, memory: &mut HostMemory, local: LocalKey, offset: u64) -> bool {
         memory.fill(local, offset, self.0)
     }

@@ -154,7 +154,7 @@ pub(crate) fn values_in_many_pieces(world: &World) {
         let results = in_pieces(&a, &[9; 40]);
         raw::post_atomic(&a.endpoint, &fetch, Some(&in_pieces(&a, &operands)), None, Some(results)).unwrap();
         let done = world.good(&a);
-        assert_eq!((done.context, done.kind), (5, CompletionKind::Atomic));
+        assert_eq!((done.context, done.kind), (5, CompletionKind::FetchAtomic));
         assert_eq!(bytes_of(&done.buffer.unwrap()), old);
 
         memory.write(8, &old).unwrap();

@@ -133,6 +133,30 @@ pub(crate) fn waits_in_many_threads(world: &World) {
     });
 }
 
+/// Who can use only several completions is not woken for one.
+pub(crate) fn waits_for_several(world: &World) {
+    let node = world.node();
+    let myself = node.knows(&node);
+    assert!(!node.queue.wait_for(2, Some(Duration::from_millis(5))).unwrap());
+    for _ in 0..3 {
+        node.endpoint.receive(node.buffer(vec![0; 8])).unwrap();
+    }
+    node.endpoint.inject(myself, b"one").unwrap();
+    assert!(node.queue.wait_ready(Some(PATIENCE)).unwrap());
+    assert!(!node.queue.wait_for(2, Some(Duration::from_millis(5))).unwrap());
+    std::thread::scope(|scope| {
+        let several = scope.spawn(|| node.queue.wait_for(3, Some(PATIENCE)).unwrap());
+        node.endpoint.inject(myself, b"two").unwrap();
+        node.endpoint.inject(myself, b"three").unwrap();
+        assert!(several.join().unwrap());
+    });
+    for _ in 0..3 {
+        world.good(&node);
+    }
+    node.queue.signal();
+    assert!(!node.queue.wait_for(3, Some(PATIENCE)).unwrap());
+}
+
 /// Whoever sleeps can be woken without an event, once for each call, and no call is lost.
 pub(crate) fn signals_end_waits(world: &World) {
     let node = world.node();
@@ -170,4 +194,19 @@ pub(crate) fn signals_end_waits(world: &World) {
     node.queue.signal();
     assert_eq!(node.queue.wait(Some(PATIENCE)).unwrap().unwrap().into_bytes().unwrap(), b"note");
     assert!(node.queue.wait(Some(PATIENCE)).unwrap().is_none());
+}
+
+/// A receive that finds its message waiting completes at once, and wakes who sleeps for that.
+pub(crate) fn receives_that_find_their_message_wake(world: &World) {
+    let (a, b, to_b, _) = world.pair();
+    for index in 0..20u8 {
+        a.endpoint.inject(to_b, &[index; 10]).unwrap();
+        world.until("it waits", || (b.domain.state().unexpected == 1).then_some(()));
+        std::thread::scope(|threads| {
+            let waits = threads.spawn(|| b.queue.wait(Some(PATIENCE)).unwrap().expect("no hang"));
+            std::thread::sleep(Duration::from_micros(u64::from(index) * 100));
+            b.endpoint.receive(b.buffer(vec![0; 10])).unwrap();
+            assert_eq!(waits.join().unwrap().into_bytes().unwrap(), [index; 10]);
+        });
+    }
 }

@@ -41,7 +41,7 @@ impl PostedReceive {
     #[inline]
     pub(super) fn simple(&self, length: u32) -> Option<(LocalKey, u64, u64)> {
         let receive = &self.receive;
-        let plain = self.shared.is_none() && !receive.silent && receive.counter.is_none();
+        let plain = self.shared.is_none() && receive.counter.is_none() && !(receive.silent || receive.announce);
         let plain = plain && u64::from(length) <= receive.length;
         plain.then_some((receive.local, receive.offset, receive.context))
     }
@@ -596,6 +596,9 @@ impl<M: Memory> Engine<M> {
                     self.shared.remove(index);
                 }
             }
+        }
+        if landing.shared.is_none() && result == Err(Failure::Truncated) {
+            offset = landing.room;
         }
         let endpoint = self.endpoint(envelope.endpoint);
         let (bindings, silenced) = endpoint.map(|endpoint| (endpoint.bindings, endpoint.silenced)).unwrap_or_default();

@@ -6,15 +6,15 @@ impl<M: Memory> Engine<M> {
     /// Takes a buffer for messages. A message that waits is taken at once.
     #[inline]
     pub fn post_receive(&mut self, now: Time, receive: &Receive) -> Result<(), PostError> {
-        if self.enlist_simply(receive) { Ok(()) } else { self.post_receive_anyhow(now, receive) }
+        if self.enlist_simply(receive) { Ok(()) } else { self.post_receive_anyhow(now, *receive) }
     }
 
-    /// The usual case, step by step in one place: no message waits for it, nor does a sender. False: it is another case,
-    /// or wrong, and nothing was changed.
+    /// The usual case of [`Engine::post_receive`], step by step in one place: no message waits for it, nor does a sender, so
+    /// that it needs no time. False: it is another case, or wrong, and nothing was changed.
     #[inline]
-    fn enlist_simply(&mut self, receive: &Receive) -> bool {
-        let special = receive.multi.is_some() || receive.counter.is_some() || self.credits_owed;
-        if special || self.check_local(receive.local, receive.offset, receive.length).is_err() {
+    pub fn enlist_simply(&mut self, receive: &Receive) -> bool {
+        let special = receive.multi.is_some() || receive.counter.is_some() || receive.announce;
+        if special || self.credits_owed || self.check_local(receive.local, receive.offset, receive.length).is_err() {
             return false;
         }
         let source = match receive.source {
@@ -34,7 +34,9 @@ impl<M: Memory> Engine<M> {
         unexpected.is_empty() && posted.post(source, tag, ignore, item).is_ok()
     }
 
-    fn post_receive_anyhow(&mut self, now: Time, receive: &Receive) -> Result<(), PostError> {
+    #[inline(never)]
+    fn post_receive_anyhow(&mut self, now: Time, receive: Receive) -> Result<(), PostError> {
+        let receive = &receive;
         let id = receive.endpoint;
         let endpoint = self.endpoint(id).ok_or(PostError::NoSuchEndpoint)?;
         let posted = if receive.tagged { &endpoint.tagged_posted } else { &endpoint.posted };
