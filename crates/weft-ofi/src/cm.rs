@@ -240,6 +240,9 @@ unsafe extern "C" fn shutdown(ep: *mut fid_ep, flags: u64) -> c_int {
         if flags != 0 {
             return Err(-FI_EINVAL);
         }
+        if shared.attributes.kind != FI_EP_MSG {
+            return Err(-FI_EOPNOTSUPP);
+        }
         let connection = shared.connection();
         let connection = connection.as_ref().ok_or(-FI_ENOTCONN)?;
         connection.shutdown();
