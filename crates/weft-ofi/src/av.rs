@@ -401,6 +401,9 @@ pub(crate) unsafe extern "C" fn open(
             return Err(-FI_EINVAL);
         }
         let read_only = attributes.flags & FI_READ != 0;
+        if attributes.flags & !(FI_EVENT | FI_READ | FI_SYMMETRIC) != 0 {
+            return Err(-FI_EINVAL);
+        }
         let shared = match attributes.name.is_null() {
             true if read_only => {
                 log::info!(AV, "only a shared address vector can be opened with FI_READ: name it");
