@@ -157,7 +157,7 @@ pub struct Completion {
     /// Of atomics with results: the buffer that holds them.
     pub results: LocalKey,
     /// Of multi-receive: where in the buffer the message begins. Of an announced message: its
-    /// [`ClaimId`](crate::engine::ClaimId).
+    /// [`ClaimId`](crate::engine::ClaimId). Of a truncated one: the room that it did not fit into.
     pub offset: u64,
 }
 

@@ -4,12 +4,15 @@
 //! Programs that use a NIC from one thread, or have a lock of their own around it (libfabric's `FI_THREAD_DOMAIN`),
 //! promise so with [`OneAtATime`]; then a word is looked at and set instead, which finds most broken promises, and all of
 //! them in debug builds where two calls overlap.
+//!
+//! A thread of the NIC's own may come in besides ([`Lock::visit`]), rarely: it says so in a second word, has the kernel
+//! make all other threads see that (`membarrier`), and waits until the first word is free. So the visitor pays for both.
 
 use std::cell::UnsafeCell;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 
 use crate::limits::LOCK_SPINS;
 
@@ -37,6 +40,10 @@ pub struct Lock<T> {
     promised: bool,
     /// [`FREE`], [`HELD`] or [`AWAITED`].
     state: AtomicU32,
+    /// With a promise: whether a visitor is inside, or waits to be.
+    visited: AtomicU32,
+    /// How often somebody who is no visitor came in.
+    entries: AtomicU32,
     value: UnsafeCell<T>,
 }
 
@@ -53,7 +60,10 @@ impl<T> Lock<T> {
     /// Any number of threads; without a promise they wait for each other.
     #[must_use]
     pub fn new(value: T, promised: Option<OneAtATime>) -> Lock<T> {
-        Lock { promised: promised.is_some(), state: AtomicU32::new(FREE), value: UnsafeCell::new(value) }
+        // Where the kernel cannot help a visitor, a promise saves nothing.
+        let promised = promised.is_some() && register_barrier();
+        let (state, visited) = (AtomicU32::new(FREE), AtomicU32::new(0));
+        Lock { promised, state, visited, entries: AtomicU32::new(0), value: UnsafeCell::new(value) }
     }
 
     /// Waits until nobody else is inside. Who panics inside leaves it free.
@@ -64,7 +74,36 @@ impl<T> Lock<T> {
         } else if self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
             self.wait();
         }
-        Guard { lock: self, value: PhantomData }
+        // Only who is inside changes it.
+        self.entries.store(self.entries.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        Guard { lock: self, visitor: false, value: PhantomData }
+    }
+
+    /// As [`Lock::lock`], for a thread that those who made a promise do not know of.
+    pub fn visit(&self) -> Guard<'_, T> {
+        if !self.promised {
+            if self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
+                self.wait();
+            }
+            return Guard { lock: self, visitor: true, value: PhantomData };
+        }
+        while self.visited.compare_exchange(0, 1, Ordering::SeqCst, Ordering::Relaxed).is_err() {
+            std::thread::yield_now();
+        }
+        // From here on whoever enters sees the visitor, or is seen.
+        barrier();
+        let mut looks = 0;
+        while self.state.load(Ordering::Acquire) != FREE {
+            looks += 1;
+            if looks < LOCK_SPINS { std::hint::spin_loop() } else { std::thread::yield_now() }
+        }
+        Guard { lock: self, visitor: true, value: PhantomData }
+    }
+
+    /// Changes when somebody comes in who is no visitor.
+    #[must_use]
+    pub fn entries(&self) -> u32 {
+        self.entries.load(Ordering::Relaxed)
     }
 
     /// Whether callers have promised to come one at a time.
@@ -75,16 +114,34 @@ impl<T> Lock<T> {
 
     #[inline]
     fn enter(&self) {
-        let state = if cfg!(debug_assertions) {
-            self.state.swap(HELD, Ordering::Acquire)
-        } else {
-            // Not one step: who comes from another thread at the same moment has broken the promise.
-            let state = self.state.load(Ordering::Relaxed);
-            self.state.store(HELD, Ordering::Relaxed);
-            state
-        };
-        if state != FREE {
-            broken();
+        loop {
+            let state = if cfg!(debug_assertions) {
+                self.state.swap(HELD, Ordering::Acquire)
+            } else {
+                // Not one step: who comes from another thread at the same moment has broken the promise.
+                let state = self.state.load(Ordering::Relaxed);
+                self.state.store(HELD, Ordering::Relaxed);
+                state
+            };
+            if state != FREE {
+                broken();
+            }
+            // The visitor's barrier makes an order for the processor of what the compiler must not turn around.
+            compiler_fence(Ordering::SeqCst);
+            if self.visited.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            self.state.store(FREE, Ordering::Release);
+            self.wait_for_visitor();
+        }
+    }
+
+    #[cold]
+    fn wait_for_visitor(&self) {
+        let mut looks = 0;
+        while self.visited.load(Ordering::Acquire) != 0 {
+            looks += 1;
+            if looks < LOCK_SPINS { std::hint::spin_loop() } else { std::thread::yield_now() }
         }
     }
 
@@ -115,9 +172,10 @@ impl<T> Lock<T> {
     }
 
     #[inline]
-    fn leave(&self) {
+    fn leave(&self, visitor: bool) {
         if self.promised {
-            self.state.store(FREE, Ordering::Release);
+            let word = if visitor { &self.visited } else { &self.state };
+            word.store(FREE, Ordering::Release);
         } else if self.state.swap(FREE, Ordering::Release) == AWAITED {
             self.wake();
         }
@@ -130,6 +188,18 @@ impl<T> Lock<T> {
             libc::syscall(libc::SYS_futex, self.state.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1);
         }
     }
+}
+
+/// Makes [`barrier`] possible in this process; false: it is not.
+fn register_barrier() -> bool {
+    // SAFETY: the call takes no pointers.
+    unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0 }
+}
+
+/// A full barrier in all threads of this process that run.
+fn barrier() {
+    // SAFETY: the call takes no pointers. It cannot fail where it was registered, which is when a promise counts.
+    unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) };
 }
 
 #[cold]
@@ -152,6 +222,7 @@ impl<T> fmt::Debug for Lock<T> {
 /// Inside of a [`Lock`].
 pub struct Guard<'a, T> {
     lock: &'a Lock<T>,
+    visitor: bool,
     /// It is as good as this, for other threads too.
     value: PhantomData<&'a mut T>,
 }
@@ -177,7 +248,7 @@ impl<T> DerefMut for Guard<'_, T> {
 impl<T> Drop for Guard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        self.lock.leave();
+        self.lock.leave(self.visitor);
     }
 }
 
@@ -195,6 +266,29 @@ mod tests {
         });
         assert_eq!(*lock.lock(), 4000);
         assert!(!lock.is_promised());
+    }
+
+    #[test]
+    fn visitors_and_who_promised_are_kept_apart() {
+        // SAFETY: one thread calls, the others visit.
+        let lock = Lock::new([0u64; 8], Some(unsafe { OneAtATime::promise() }));
+        let change = |values: &mut [u64; 8]| {
+            assert!(values.iter().all(|value| *value == values[0]), "torn: {values:?}");
+            for value in values {
+                *value += 1;
+                std::hint::black_box(value);
+            }
+        };
+        std::thread::scope(|threads| {
+            let visitor = || (0..2000).for_each(|_| change(&mut lock.visit()));
+            let visitors = [threads.spawn(visitor), threads.spawn(visitor)];
+            let mut calls = 0;
+            while visitors.iter().any(|visitor| !visitor.is_finished()) || calls < 1000 {
+                change(&mut lock.lock());
+                calls += 1;
+            }
+            assert_eq!((lock.lock()[0], lock.entries()), (4000 + u64::from(calls), calls + 1));
+        });
     }
 
     #[test]

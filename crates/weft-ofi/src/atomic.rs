@@ -373,7 +373,11 @@ pub(crate) unsafe fn later(
     });
     let live = endpoint.live_transmit()?;
     // SAFETY: as the caller says.
-    unsafe { of_message(endpoint, class, message, compares, results, flags)?.prepare(live)?.defer(live, when) }
+    let mut prepared = unsafe { of_message(endpoint, class, message, compares, results, flags)?.prepare(live)? };
+    if flags & FI_COMPLETION == 0 {
+        prepared.command.flags = prepared.command.flags | CommandFlags::SILENT;
+    }
+    prepared.defer(live, when)
 }
 
 unsafe extern "C" fn write(

@@ -3,9 +3,10 @@
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{c_char, c_int, c_void};
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use weft::raw::Ended;
 use weft::{CompletionKind, Failure, PeerId};
@@ -17,14 +18,21 @@ use crate::domain::Domain;
 use crate::guard::{self, Result};
 use crate::handle::{self, Noun};
 use crate::limits::{COMPLETIONS_DEFAULT, COMPLETIONS_MAX};
+use crate::wait::{self, Sleepable, Waits};
 use crate::{address, log};
 
 /// A completion queue.
 pub(crate) struct Queue {
+    /// Leaves its set while the descriptor is still open.
+    waits: Waits,
     pub(crate) queue: weft::CompletionQueue,
     pub(crate) domain: Arc<Domain>,
     format: u32,
-    pub(crate) wait_object: u32,
+    /// The most entries that a sleeper can ask for; one where the program chose that any entry ends the sleep.
+    threshold_max: usize,
+    /// Calls to end sleeps, and those of them that a sleeper has heard.
+    signals: AtomicU64,
+    signals_heard: AtomicU64,
     /// Where sources of messages have their names: the vectors of the endpoints that report here.
     peers: OnceLock<Arc<Peers>>,
     more_peers: Mutex<Vec<Arc<Peers>>>,
@@ -80,7 +88,8 @@ impl Queue {
     pub(crate) fn add_multi_receive(&self, context: u64, buffer: u64) -> u64 {
         let mut multi = self.multi();
         multi.next += 1;
-        let number = multi.next;
+        // Unlike any address that a program could name a receive by.
+        let number = multi.next | 1 << 63;
         multi.buffers.insert(number, (context, buffer));
         number
     }
@@ -105,7 +114,9 @@ impl Queue {
         made.push_back(entry);
         self.made_count.store(made.len(), Ordering::Release);
         drop(made);
-        self.queue.signal();
+        if self.waits.is_some() {
+            self.queue.signal();
+        }
     }
 
     fn pop_made(&self, wanted: impl FnOnce(&Made) -> bool) -> Option<Made> {
@@ -115,9 +126,25 @@ impl Queue {
         found
     }
 
-    /// Whether there is something to read now.
-    pub(crate) fn is_ready(&self) -> bool {
-        self.made_count.load(Ordering::Acquire) > 0 || matches!(self.queue.try_wait(), Ok(false))
+    /// Whether there is something to read now, after a round of progress.
+    pub(crate) fn has_entries(&self) -> Result<bool> {
+        let mut found = self.made_count.load(Ordering::Acquire) > 0;
+        // Progress is what polling is for, even where there is something already.
+        let each = |_: &Ended<'_>| {
+            found = true;
+            ControlFlow::Break(())
+        };
+        weft::raw::read_completions(&self.queue, 1, each).map_err(|error| guard::errno(&error))?;
+        Ok(found)
+    }
+
+    /// Whether somebody ends sleeps that began when so many calls were heard.
+    fn hears_signal(&self, heard: u64) -> bool {
+        let signals = self.signals.load(Ordering::Acquire);
+        if signals != heard {
+            self.signals_heard.fetch_max(signals, Ordering::AcqRel);
+        }
+        signals != heard
     }
 
     #[inline]
@@ -296,8 +323,10 @@ impl Queue {
         let each = |completion: &Ended<'_>| {
             let Err(reason) = completion.result else { return ControlFlow::Break(()) };
             let (error, reason) = (failure(reason), reason as i32);
-            let truncated = if error == FI_ETRUNC { completion.length as usize } else { 0 };
-            let length = if error == FI_ETRUNC { 0 } else { completion.length as usize };
+            // Of a message that did not fit, the room is told, and what was beyond it.
+            let length =
+                if error == FI_ETRUNC { completion.length.min(completion.offset()) } else { completion.length };
+            let (truncated, length) = ((completion.length - length) as usize, length as usize);
             let source = self.name(completion);
             let made = Made { error, reason, source, length, ..self.entry(completion) };
             found = Some((made, completion.source(), truncated));
@@ -316,34 +345,51 @@ impl Queue {
         into: *mut c_void,
         count: usize,
         sources: *mut fi_addr_t,
+        condition: *const c_void,
         timeout: c_int,
     ) -> Result<usize> {
-        let start = Instant::now();
-        let timeout = u64::try_from(timeout).ok().map(Duration::from_millis);
+        self.waits.check_sleep()?;
+        let threshold = (condition as usize).clamp(1, self.threshold_max);
+        let deadline = wait::deadline(timeout);
+        let heard = self.signals_heard.load(Ordering::Acquire);
+        // More than one entry is waited for once: a condition is a wish, so what there is then is what there is.
+        let mut wanted = threshold.saturating_sub(self.made_count.load(Ordering::Acquire));
         loop {
-            // SAFETY: as the caller says.
-            match unsafe { self.read(into, count, sources) } {
-                Err(error) if error == -FI_EAGAIN => {}
-                result => return result,
+            if wanted <= 1 {
+                // SAFETY: as the caller says.
+                match unsafe { self.read(into, count, sources) } {
+                    Err(error) if error == -FI_EAGAIN && count > 0 => {}
+                    result => return result,
+                }
+                if self.hears_signal(heard) || wait::left(deadline) == Some(Duration::ZERO) {
+                    return Err(-FI_EAGAIN);
+                }
             }
-            let left = timeout.map(|timeout| timeout.saturating_sub(start.elapsed()));
-            if left == Some(Duration::ZERO) {
-                return Err(-FI_EAGAIN);
-            }
-            if self.wait_object == FI_WAIT_YIELD {
+            if self.waits.yields() && wanted <= 1 {
                 std::thread::yield_now();
                 continue;
             }
-            match self.queue.wait_ready(left) {
-                Ok(true) => {}
-                // The time has passed, or somebody signalled.
-                Ok(false) => {
-                    // SAFETY: as the caller says.
-                    return unsafe { self.read(into, count, sources) };
-                }
-                Err(error) => return Err(guard::errno(&error)),
-            }
+            // It ends early when somebody signals or an entry comes that the NIC does not make.
+            self.queue.wait_for(wanted.max(1), wait::left(deadline)).map_err(|error| guard::errno(&error))?;
+            wanted = 1;
         }
+    }
+}
+
+impl Sleepable for Queue {
+    fn waits(&self) -> &Waits {
+        &self.waits
+    }
+
+    fn try_sleep(&self) -> Result<bool> {
+        // Made ready first: an entry of ours that comes after the look wakes.
+        let heard = self.signals_heard.load(Ordering::Acquire);
+        let safe = self.queue.try_wait().map_err(|error| guard::errno(&error))? && !self.hears_signal(heard);
+        Ok(safe && self.made_count.load(Ordering::Acquire) == 0)
+    }
+
+    fn descriptor(&self) -> Result<RawFd> {
+        self.queue.descriptor().map(|descriptor| descriptor.as_raw_fd()).map_err(|error| guard::errno(&error))
     }
 }
 
@@ -414,8 +460,10 @@ pub(crate) unsafe extern "C" fn open(
             return Err(-FI_EINVAL);
         }
         let (mut size, mut format, mut wait_object) = (0, FI_CQ_FORMAT_UNSPEC, FI_WAIT_NONE);
+        let (mut wait_set, mut wait_condition) = (std::ptr::null_mut(), FI_CQ_COND_NONE);
         if let Some(attributes) = attributes {
             (size, format, wait_object) = (attributes.size, attributes.format, attributes.wait_obj);
+            (wait_set, wait_condition) = (attributes.wait_set, attributes.wait_cond);
             if attributes.flags & !FI_AFFINITY != 0 {
                 return Err(-FI_EINVAL);
             }
@@ -433,38 +481,46 @@ pub(crate) unsafe extern "C" fn open(
             return Err(-FI_EINVAL);
         }
         let size = if size == 0 { COMPLETIONS_DEFAULT } else { size.max(16) };
-        let queue = Queue {
+        let threshold_max = match wait_condition {
+            FI_CQ_COND_THRESHOLD => size,
+            FI_CQ_COND_NONE => 1,
+            // It does not matter who never sleeps for what.
+            _ if wait_object == FI_WAIT_NONE => 1,
+            _ => return Err(-FI_EINVAL),
+        };
+        let queue = Arc::new(Queue {
+            // SAFETY: what the attributes say.
+            waits: unsafe { Waits::new(wait_object, wait_set, &domain.fabric)? },
             queue: domain.nic.completion_queue(size),
             domain: domain.clone(),
             format,
-            wait_object,
+            threshold_max,
+            signals: AtomicU64::new(0),
+            signals_heard: AtomicU64::new(0),
             peers: OnceLock::new(),
             more_peers: Mutex::default(),
             made: Mutex::default(),
             made_count: AtomicUsize::new(0),
             multi: Mutex::default(),
             error_data: Mutex::default(),
-        };
+        });
+        queue.waits.start(&queue)?;
         let fid = handle::fid_of(FI_CLASS_CQ, context, &FID_OPERATIONS);
         let face = fid_cq { fid, ops: handle::table(&OPERATIONS) };
         // SAFETY: `into` was checked.
-        unsafe { *into = handle::open(face, Arc::new(queue)) };
+        unsafe { *into = handle::open(face, queue) };
         Ok(())
     })
 }
 
 unsafe extern "C" fn close(fid: *mut fid) -> c_int {
     // SAFETY: what C gives to a function of a queue's table.
-    guard::call(|| unsafe { handle::close::<Queue>(fid) })
+    guard::call(|| unsafe { wait::close::<Queue>(fid) })
 }
 
 unsafe extern "C" fn control(fid: *mut fid, command: c_int, argument: *mut c_void) -> c_int {
-    guard::call(|| {
-        // SAFETY: what C gives to a function of a queue's table.
-        let queue = unsafe { handle::of_fid::<Queue>(fid)? };
-        // SAFETY: the argument of these commands.
-        unsafe { crate::wait::control(queue.wait_object, || queue.queue.descriptor(), command, argument) }
-    })
+    // SAFETY: what C gives to a function of a queue's table.
+    guard::call(|| unsafe { wait::control::<Queue>(fid, command, argument) })
 }
 
 unsafe extern "C" fn read(cq: *mut fid_cq, into: *mut c_void, count: usize) -> isize {
@@ -485,12 +541,12 @@ unsafe extern "C" fn read_or_sleep(
     cq: *mut fid_cq,
     into: *mut c_void,
     count: usize,
-    _condition: *const c_void,
+    condition: *const c_void,
     timeout: c_int,
 ) -> isize {
     guard::count(|| {
         // SAFETY: what C gives to a function of a queue's table.
-        unsafe { handle::of::<Queue>(cq)?.read_or_sleep(into, count, std::ptr::null_mut(), timeout) }
+        unsafe { handle::of::<Queue>(cq)?.read_or_sleep(into, count, std::ptr::null_mut(), condition, timeout) }
     })
 }
 
@@ -499,12 +555,12 @@ unsafe extern "C" fn read_from_or_sleep(
     into: *mut c_void,
     count: usize,
     sources: *mut fi_addr_t,
-    _condition: *const c_void,
+    condition: *const c_void,
     timeout: c_int,
 ) -> isize {
     guard::count(|| {
         // SAFETY: what C gives to a function of a queue's table.
-        unsafe { handle::of::<Queue>(cq)?.read_or_sleep(into, count, sources, timeout) }
+        unsafe { handle::of::<Queue>(cq)?.read_or_sleep(into, count, sources, condition, timeout) }
     })
 }
 
@@ -565,7 +621,12 @@ unsafe fn write_error_data(queue: &Queue, into: *mut fi_cq_err_entry, bytes: Vec
 unsafe extern "C" fn signal(cq: *mut fid_cq) -> c_int {
     guard::call(|| {
         // SAFETY: what C gives to a function of a queue's table.
-        unsafe { handle::of::<Queue>(cq)? }.queue.signal();
+        let queue = unsafe { handle::of::<Queue>(cq)? };
+        if !queue.waits.is_some() {
+            return Err(-FI_ENOSYS);
+        }
+        queue.signals.fetch_add(1, Ordering::AcqRel);
+        queue.queue.signal();
         Ok(())
     })
 }

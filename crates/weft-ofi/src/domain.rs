@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use weft::raw::DeferredId;
+use weft::raw::{DeferredId, OneAtATime};
 use weft::{Address, PeerId, Progress};
 
 use crate::abi::*;
@@ -59,7 +59,12 @@ impl Domain {
                 FI_PROGRESS_AUTO => Progress::Automatic,
                 _ => Progress::Manual,
             };
-            parameters::builder(fabric)?.progress(progress).udp(socket).map_err(|error| error)
+            let mut builder = parameters::builder(fabric)?.progress(progress);
+            if attributes.threading == FI_THREAD_DOMAIN && progress == Progress::Manual {
+                // SAFETY: what the program promised with this level.
+                builder = builder.single_threaded(unsafe { OneAtATime::promise() });
+            }
+            builder.udp(socket)
         };
         // Who has the port may be a passive endpoint of this very program, or another domain: then an endpoint that must
         // have it is refused, and all others need not care.
@@ -174,7 +179,7 @@ static OPERATIONS: fi_ops_domain = fi_ops_domain {
     endpoint: Some(crate::ep::open),
     scalable_ep: Some(crate::no::scalable_ep),
     cntr_open: Some(crate::cntr::open),
-    poll_open: Some(crate::no::poll_open),
+    poll_open: Some(crate::poll::open),
     stx_ctx: Some(crate::no::stx_ctx),
     srx_ctx: Some(crate::no::srx_ctx),
     query_atomic: Some(crate::atomic::query),

@@ -345,14 +345,17 @@ pub(crate) unsafe extern "C" fn open_with_flags(
 impl Endpoint {
     /// Opens a handle for it.
     fn face(self, class: usize, context: *mut c_void) -> *mut fid_ep {
+        use crate::no::tables;
+        // Calls for which it was not opened are refused by their tables, at no cost for the others.
+        let has = |capability| self.shared.attributes.caps & capability != 0;
         let face = fid_ep {
             fid: handle::fid_of(class, context, &FID_OPERATIONS),
             ops: handle::table(&OPERATIONS),
             cm: handle::table(&crate::cm::OPERATIONS),
-            msg: handle::table(&crate::msg::OPERATIONS),
-            rma: handle::table(&crate::rma::OPERATIONS),
-            tagged: handle::table(&crate::tagged::OPERATIONS),
-            atomic: handle::table(&crate::atomic::OPERATIONS),
+            msg: handle::table(if has(FI_MSG) { &crate::msg::OPERATIONS } else { &tables::MSG }),
+            rma: handle::table(if has(FI_RMA) { &crate::rma::OPERATIONS } else { &tables::RMA }),
+            tagged: handle::table(if has(FI_TAGGED) { &crate::tagged::OPERATIONS } else { &tables::TAGGED }),
+            atomic: handle::table(if has(FI_ATOMIC) { &crate::atomic::OPERATIONS } else { &tables::ATOMIC }),
             collective: std::ptr::null_mut(),
         };
         handle::open(face, Arc::new(self))
@@ -482,7 +485,9 @@ unsafe extern "C" fn cancel(fid: fid_t, context: *mut c_void) -> isize {
     guard::count(|| {
         // SAFETY: what C gives to a function of an endpoint's table.
         let endpoint = unsafe { handle::of_fid::<Endpoint>(fid)? };
-        let cancelled = endpoint.live_receive()?.endpoint.cancel(context as u64);
+        let live = endpoint.live_receive()?;
+        let multi = live.receive_queue.as_ref().and_then(|queue| queue.find_multi_receive(context as u64));
+        let cancelled = live.endpoint.cancel(context as u64) || multi.is_some_and(|multi| live.endpoint.cancel(multi));
         if cancelled { Ok(0) } else { Err(-FI_ENOENT) }
     })
 }

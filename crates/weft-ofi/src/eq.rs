@@ -5,23 +5,24 @@
 
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_void};
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::abi::*;
 use crate::fabric::Fabric;
 use crate::guard::{self, Result};
 use crate::handle::{self, Noun};
-use crate::wait::Sleeper;
+use crate::wait::{self, Sleepable, Sleeper, Waits};
 
 /// An event queue.
 pub(crate) struct EventQueue {
+    /// Leaves its set while the descriptor is still open.
+    waits: Waits,
     _fabric: Arc<Fabric>,
     events: Mutex<VecDeque<Event>>,
     sources: Mutex<Vec<Weak<dyn Source>>>,
     sleeper: Sleeper,
-    wait_object: u32,
     writable: bool,
     /// The bytes that the last error entry points to.
     error_data: Mutex<Vec<u8>>,
@@ -41,6 +42,20 @@ pub(crate) trait Source: Send + Sync {
     fn try_wait(&self) -> weft::Result<bool>;
     /// What to sleep on.
     fn descriptor(&self) -> RawFd;
+}
+
+impl Sleepable for EventQueue {
+    fn waits(&self) -> &Waits {
+        &self.waits
+    }
+
+    fn try_sleep(&self) -> Result<bool> {
+        Ok(!self.is_ready())
+    }
+
+    fn descriptor(&self) -> Result<RawFd> {
+        Ok(self.sleeper.descriptor().as_raw_fd())
+    }
 }
 
 /// What happened. Pointers are numbers here: nobody follows them.
@@ -144,16 +159,25 @@ impl EventQueue {
         }
     }
 
-    /// Whether there is something to read now. If not, the descriptor becomes readable when there is.
-    pub(crate) fn is_ready(&self) -> bool {
-        self.sleeper.clear();
+    /// Whether there is something to read now.
+    pub(crate) fn has_events(&self) -> bool {
         self.poll();
-        !self.events().is_empty() || self.sources().iter().any(|source| !matches!(source.try_wait(), Ok(true)))
+        !self.events().is_empty()
     }
 
-    /// What to sleep on.
-    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
-        self.sleeper.descriptor()
+    /// Whether there is something to read now. If not, the descriptor becomes readable when there is.
+    fn is_ready(&self) -> bool {
+        self.poll();
+        let events = self.events();
+        if !events.is_empty() {
+            return true;
+        }
+        // Only where there is nothing: another thread that sleeps may not have seen the signal of what there is.
+        self.sleeper.clear();
+        drop(events);
+        let awake = self.sources().iter().any(|source| !matches!(source.try_wait(), Ok(true)));
+        // Getting the sources ready may have been when it happened.
+        awake || !self.events().is_empty()
     }
 
     /// The event queue behind any `fid`.
@@ -236,38 +260,35 @@ pub(crate) unsafe extern "C" fn open(
         if flags & !(FI_WRITE | FI_AFFINITY) != 0 {
             return Err(-FI_EINVAL);
         }
-        if !matches!(wait_object, FI_WAIT_NONE | FI_WAIT_UNSPEC | FI_WAIT_FD | FI_WAIT_YIELD | FI_WAIT_SET) {
-            return Err(-FI_ENOSYS);
-        }
+        let wait_set = attributes.map_or(std::ptr::null_mut(), |attributes| attributes.wait_set);
         let queue = EventQueue {
+            // SAFETY: what the attributes say.
+            waits: unsafe { Waits::new(wait_object, wait_set, fabric)? },
             _fabric: fabric.clone(),
             events: Mutex::default(),
             sources: Mutex::default(),
             sleeper: Sleeper::new()?,
-            wait_object,
             writable: flags & FI_WRITE != 0,
             error_data: Mutex::default(),
         };
+        let queue = Arc::new(queue);
+        queue.waits.start(&queue)?;
         let fid = handle::fid_of(FI_CLASS_EQ, context, &FID_OPERATIONS);
         let face = fid_eq { fid, ops: handle::table(&OPERATIONS) };
         // SAFETY: `into` was checked.
-        unsafe { *into = handle::open(face, Arc::new(queue)) };
+        unsafe { *into = handle::open(face, queue) };
         Ok(())
     })
 }
 
 unsafe extern "C" fn close(fid: *mut fid) -> c_int {
     // SAFETY: what C gives to a function of a queue's table.
-    guard::call(|| unsafe { handle::close::<EventQueue>(fid) })
+    guard::call(|| unsafe { wait::close::<EventQueue>(fid) })
 }
 
 unsafe extern "C" fn control(fid: *mut fid, command: c_int, argument: *mut c_void) -> c_int {
-    guard::call(|| {
-        // SAFETY: what C gives to a function of a queue's table.
-        let queue = unsafe { handle::of_fid::<EventQueue>(fid)? };
-        // SAFETY: the argument of these commands.
-        unsafe { crate::wait::control(queue.wait_object, || Ok(queue.descriptor()), command, argument) }
-    })
+    // SAFETY: what C gives to a function of a queue's table.
+    guard::call(|| unsafe { wait::control::<EventQueue>(fid, command, argument) })
 }
 
 unsafe extern "C" fn read(eq: *mut fid_eq, event: *mut u32, into: *mut c_void, length: usize, flags: u64) -> isize {
@@ -297,10 +318,8 @@ unsafe extern "C" fn read_or_sleep(
         if event.is_null() || (into.is_null() && length > 0) || flags & !FI_PEEK != 0 {
             return Err(-FI_EINVAL);
         }
-        if queue.wait_object == FI_WAIT_NONE {
-            return Err(-FI_ENOSYS);
-        }
-        let end = u64::try_from(timeout).ok().map(|timeout| Instant::now() + Duration::from_millis(timeout));
+        queue.waits.check_sleep()?;
+        let deadline = wait::deadline(timeout);
         loop {
             let ready = queue.is_ready();
             // SAFETY: as the caller of the interface promises.
@@ -308,11 +327,13 @@ unsafe extern "C" fn read_or_sleep(
                 Err(error) if error == -FI_EAGAIN => {}
                 result => return result,
             }
-            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            let left = wait::left(deadline);
             if left == Some(Duration::ZERO) {
                 return Err(-FI_EAGAIN);
             }
-            if !ready {
+            if queue.waits.yields() {
+                std::thread::yield_now();
+            } else if !ready {
                 queue.sleeper.wait(left)?;
             }
         }

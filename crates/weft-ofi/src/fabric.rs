@@ -36,7 +36,7 @@ static OPERATIONS: fi_ops_fabric = fi_ops_fabric {
     domain: Some(crate::domain::open),
     passive_ep: Some(crate::pep::open),
     eq_open: Some(crate::eq::open),
-    wait_open: Some(crate::no::wait_open),
+    wait_open: Some(crate::wait_set::open),
     trywait: Some(crate::wait::try_wait),
     domain2: Some(crate::domain::open_with_flags),
 };

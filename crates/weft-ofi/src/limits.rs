@@ -26,6 +26,8 @@ pub(crate) const COMPLETIONS_MAX: usize = 1 << 22;
 pub(crate) const OPERATIONS_DEFAULT: usize = 1024;
 /// Operations and receives of an endpoint that can be under way.
 pub(crate) const OPERATIONS_MAX: usize = 16_384;
+/// How long the thread of a condition waits for its mutex before it asks whether it shall end.
+pub(crate) const CONDITION_LOCK_MS: u64 = 10;
 /// Bytes of the data that goes with a connection request or its answer.
 pub(crate) const CONNECTION_DATA_MAX_BYTES: usize = 256;
 

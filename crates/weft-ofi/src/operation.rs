@@ -231,7 +231,8 @@ pub(crate) fn transmit_when(
     check_transmit_flags(call.flags)?;
     let live = endpoint.live_transmit()?;
     let peer = live.peer(call.peer)?;
-    let mut command = command(live, operation, peer, call, live.is_silent(call.flags));
+    // Of deferred work, the counter tells the end, and a completion only who asks for one.
+    let mut command = command(live, operation, peer, call, call.flags & FI_COMPLETION == 0);
     fill(&mut command);
     transmit_later(live, command, call, when)
 }
@@ -336,8 +337,9 @@ pub(crate) fn receive(endpoint: &Endpoint, call: &ReceiveCall) -> Result<usize> 
 }
 
 /// Posts a receive when its time comes; gives its name.
-pub(crate) fn receive_later(live: &Live, call: &ReceiveCall, when: When<'_>) -> Result<DeferredId> {
-    let (receive, buffer) = (receive_of(live, call)?, call.local.buffer(true)?);
+pub(crate) fn receive_later(live: &Live, call: &ReceiveCall, when: When<'_>, silent: bool) -> Result<DeferredId> {
+    let (mut receive, buffer) = (receive_of(live, call)?, call.local.buffer(true)?);
+    receive.silent |= silent;
     let work = DeferredWork::Receive { endpoint: live.endpoint.clone(), receive, buffer };
     defer_in(live.endpoint.domain(), work, when)
 }

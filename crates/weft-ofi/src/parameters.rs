@@ -10,7 +10,7 @@ use crate::log;
 /// A NIC as the parameters want it.
 pub(crate) fn builder(fabric: &Fabric) -> Result<DomainBuilder, weft::Error> {
     // Programs that compute do not poll for a while, and are not dead.
-    let builder = fabric.fabric.domain().configure(|config| config.give_up_us = GIVE_UP_MAX_US);
+    let builder = fabric.fabric.domain().configure(|config| config.give_up_us = GIVE_UP_MAX_US).stand_in();
     let road = log::parameter(c"road");
     match road.as_deref() {
         None | Some("auto") => Ok(builder),

@@ -35,7 +35,7 @@ pub(crate) fn special(endpoint: &Endpoint, live: &Live, receive: Receive, call: 
     if call.flags & FI_TRIGGER != 0 {
         // SAFETY: with this flag the interface asks for a context that says when.
         let when = unsafe { crate::trigger::when(call.context)? };
-        return operation::receive_later(live, call, when).map(|_| 0);
+        return operation::receive_later(live, call, when, false).map(|_| 0);
     }
     multi(endpoint, live, receive, call)
 }

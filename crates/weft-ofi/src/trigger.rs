@@ -80,7 +80,12 @@ unsafe fn queue(work: &fi_deferred_work) -> Result<DeferredId> {
                 let context = message.context;
                 if work.op_type == FI_OP_RECV {
                     let call = ReceiveCall { local, source: message.addr, tag: None, context, flags: op.flags };
-                    return operation::receive_later(endpoint.live_receive()?, &call, when);
+                    return operation::receive_later(
+                        endpoint.live_receive()?,
+                        &call,
+                        when,
+                        op.flags & FI_COMPLETION == 0,
+                    );
                 }
                 let call = Call { local, peer: message.addr, data: message.data, context, flags: op.flags };
                 let sends = if endpoint.is_datagram() { Operation::Datagram } else { Operation::Send };
@@ -95,7 +100,12 @@ unsafe fn queue(work: &fi_deferred_work) -> Result<DeferredId> {
                 if work.op_type == FI_OP_TRECV {
                     let tag = Some((message.tag, message.ignore));
                     let call = ReceiveCall { local, source: message.addr, tag, context, flags };
-                    return operation::receive_later(endpoint.live_receive()?, &call, when);
+                    return operation::receive_later(
+                        endpoint.live_receive()?,
+                        &call,
+                        when,
+                        op.flags & FI_COMPLETION == 0,
+                    );
                 }
                 let call = Call { local, peer: message.addr, data: message.data, context, flags };
                 let fill = |command: &mut weft::raw::Command| command.address = message.tag;

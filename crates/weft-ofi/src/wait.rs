@@ -1,16 +1,22 @@
-//! What programs sleep on: descriptors of queues, and asking whether sleep is safe.
+//! What programs sleep on: queues, counters and sets of them, by a descriptor or a condition.
+//!
+//! Everything that can be slept on is [`Sleepable`], and has [`Waits`]: the wait object that the program chose for it.
+//! `wait_set.rs` has the sets, `condition.rs` the conditions.
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::abi::*;
 use crate::cntr::Count;
+use crate::condition::Condition;
 use crate::cq::Queue;
 use crate::eq::EventQueue;
 use crate::fabric::Fabric;
 use crate::guard::{self, Result};
-use crate::handle;
+use crate::handle::{self, Noun};
+use crate::wait_set::WaitSet;
 
 /// An epoll set with a signal: what programs sleep on for several things at once.
 pub(crate) struct Sleeper {
@@ -88,34 +94,200 @@ fn owned(descriptor: c_int) -> Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
+/// What can be slept on.
+pub(crate) trait Sleepable: Send + Sync {
+    /// The wait object that the program chose.
+    fn waits(&self) -> &Waits;
+    /// Makes ready for sleep on the descriptor. False: there may be something to read, do not sleep.
+    fn try_sleep(&self) -> Result<bool>;
+    /// Readable when there may be something to read, from when [`Sleepable::try_sleep`] was true.
+    fn descriptor(&self) -> Result<RawFd>;
+}
+
+/// How one object is slept on.
+pub(crate) struct Waits {
+    object: u32,
+    /// The set that it joins, and the descriptor by which the set knows it.
+    set: Option<Arc<WaitSet>>,
+    joined: Mutex<Option<RawFd>>,
+    condition: OnceLock<Condition>,
+}
+
+impl Waits {
+    /// The wait object that attributes ask for.
+    ///
+    /// # Safety
+    /// `wait_set` is a wait set if the wait object says that there is one.
+    pub(crate) unsafe fn new(object: u32, wait_set: *mut fid_wait, fabric: &Arc<Fabric>) -> Result<Waits> {
+        let set = match object {
+            FI_WAIT_NONE | FI_WAIT_UNSPEC | FI_WAIT_FD | FI_WAIT_MUTEX_COND | FI_WAIT_YIELD | FI_WAIT_POLLFD => None,
+            FI_WAIT_SET => {
+                // SAFETY: as the caller says.
+                let set = unsafe { handle::of::<WaitSet>(wait_set)? };
+                if !Arc::ptr_eq(set.fabric(), fabric) {
+                    return Err(-FI_EINVAL);
+                }
+                Some(set.clone())
+            }
+            _ => return Err(-FI_ENOSYS),
+        };
+        Ok(Waits { object, set, joined: Mutex::default(), condition: OnceLock::new() })
+    }
+
+    /// The object is open: its set, or the thread for its condition, begins to watch it.
+    pub(crate) fn start<T: Sleepable + 'static>(&self, object: &Arc<T>) -> Result {
+        if self.object == FI_WAIT_MUTEX_COND && self.condition.get().is_none() {
+            // Nobody else can have set it: the object is not the program's yet.
+            let _ = self.condition.set(Condition::start(object.descriptor()?)?);
+        }
+        if let Some(set) = &self.set {
+            let descriptor = object.descriptor()?;
+            let member: Arc<dyn Sleepable> = object.clone();
+            set.join(descriptor, Arc::downgrade(&member))?;
+            *self.joined.lock().unwrap_or_else(PoisonError::into_inner) = Some(descriptor);
+        }
+        Ok(())
+    }
+
+    fn leave(&self) {
+        let joined = self.joined.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let (Some(set), Some(descriptor)) = (&self.set, joined) {
+            set.leave(descriptor);
+        }
+    }
+
+    /// Whether the calls of the object that sleep may be used.
+    pub(crate) fn check_sleep(&self) -> Result {
+        match self.object {
+            FI_WAIT_NONE => Err(-FI_ENOSYS),
+            FI_WAIT_SET => Err(-FI_EINVAL),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether there is a wait object at all.
+    pub(crate) fn is_some(&self) -> bool {
+        self.object != FI_WAIT_NONE
+    }
+
+    /// Whether programs sleep on it by themselves, or with a set.
+    pub(crate) fn is_native(&self) -> bool {
+        !matches!(self.object, FI_WAIT_NONE | FI_WAIT_YIELD)
+    }
+
+    /// Whether to give the processor away instead of sleeping.
+    pub(crate) fn yields(&self) -> bool {
+        self.object == FI_WAIT_YIELD
+    }
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+/// Closes an object that can be slept on.
+///
+/// # Safety
+/// As [`handle::close`].
+pub(crate) unsafe fn close<T: Noun + Sleepable + 'static>(fid: *mut fid) -> Result {
+    // SAFETY: as the caller says.
+    let object = unsafe { handle::of_fid::<T>(fid)? };
+    // A thread that waits on the set uses its members for a moment, which must not look as if the object were in use.
+    object.waits().leave();
+    // SAFETY: as the caller says. If it fails, the object is as it was.
+    unsafe { handle::close::<T>(fid) }.inspect_err(|_| {
+        let _ = object.waits().start(object);
+    })
+}
+
 /// `fi_control` of an object that can be slept on.
 ///
 /// # Safety
 /// The argument is what the command asks for.
-pub(crate) unsafe fn control<'a>(
-    wait_object: u32,
-    descriptor: impl FnOnce() -> weft::Result<BorrowedFd<'a>>,
+pub(crate) unsafe fn control<T: Noun + Sleepable>(fid: *mut fid, command: c_int, argument: *mut c_void) -> Result {
+    // SAFETY: as the caller says.
+    let object = unsafe { handle::of_fid::<T>(fid)? };
+    let waits = object.waits();
+    match &waits.set {
+        // SAFETY: as the caller says.
+        Some(set) => unsafe { set.control(command, argument) },
+        // SAFETY: as the caller says.
+        None => unsafe {
+            let objects = || Ok((1, vec![object.descriptor()?]));
+            answer(waits.object, waits.condition.get(), || object.descriptor(), objects, command, argument)
+        },
+    }
+}
+
+/// Answers `fi_control` by what the wait object is.
+///
+/// # Safety
+/// The argument is what the command asks for.
+pub(crate) unsafe fn answer(
+    object: u32,
+    condition: Option<&Condition>,
+    one: impl FnOnce() -> Result<RawFd>,
+    all: impl FnOnce() -> Result<(u64, Vec<RawFd>)>,
     command: c_int,
     argument: *mut c_void,
 ) -> Result {
     if argument.is_null() {
         return Err(-FI_EINVAL);
     }
-    match (command, wait_object) {
-        (FI_GETWAIT, FI_WAIT_FD | FI_WAIT_UNSPEC) => {
-            let descriptor = descriptor().map_err(|error| guard::errno(&error))?;
-            // SAFETY: as the caller says.
-            unsafe { *argument.cast::<c_int>() = descriptor.as_raw_fd() };
-            Ok(())
+    // SAFETY: as the caller says.
+    unsafe {
+        match (command, object) {
+            (FI_GETWAIT, FI_WAIT_FD | FI_WAIT_UNSPEC) => *argument.cast::<c_int>() = one()?,
+            (FI_GETWAIT, FI_WAIT_MUTEX_COND) => {
+                *argument.cast::<fi_mutex_cond>() = condition.ok_or(-FI_ENODATA)?.pair();
+            }
+            (FI_GETWAIT, FI_WAIT_POLLFD) => {
+                let (change, descriptors) = all()?;
+                write_descriptors(argument.cast(), change, &descriptors)?;
+            }
+            (FI_GETWAIT, _) => return Err(-FI_ENODATA),
+            // What was left to us is a descriptor.
+            (FI_GETWAITOBJ, FI_WAIT_UNSPEC) => *argument.cast::<u32>() = FI_WAIT_FD,
+            (FI_GETWAITOBJ, object) => *argument.cast::<u32>() = object,
+            _ => return Err(-FI_ENOSYS),
         }
-        (FI_GETWAITOBJ, _) => {
-            // SAFETY: as the caller says.
-            unsafe { *argument.cast::<u32>() = wait_object };
-            Ok(())
-        }
-        (FI_GETWAIT, _) => Err(-FI_ENODATA),
-        _ => Err(-FI_ENOSYS),
     }
+    Ok(())
+}
+
+/// Tells a program what to give to `poll`.
+///
+/// # Safety
+/// There is as much room as it says.
+unsafe fn write_descriptors(into: *mut fi_wait_pollfd, change: u64, descriptors: &[RawFd]) -> Result {
+    // SAFETY: as the caller says.
+    unsafe {
+        let (room, entries) = ((*into).nfds, (*into).fd);
+        (*into).change_index = change;
+        (*into).nfds = descriptors.len();
+        if room < descriptors.len() {
+            return Err(-FI_ETOOSMALL);
+        }
+        if entries.is_null() && !descriptors.is_empty() {
+            return Err(-FI_EINVAL);
+        }
+        for (index, descriptor) in descriptors.iter().enumerate() {
+            entries.add(index).write(libc::pollfd { fd: *descriptor, events: libc::POLLIN, revents: 0 });
+        }
+    }
+    Ok(())
+}
+
+/// When a time given in milliseconds has passed; a negative one never does.
+pub(crate) fn deadline(timeout: c_int) -> Option<Instant> {
+    u64::try_from(timeout).ok().and_then(|timeout| Instant::now().checked_add(Duration::from_millis(timeout)))
+}
+
+/// How long it is until then.
+pub(crate) fn left(deadline: Option<Instant>) -> Option<Duration> {
+    deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
 }
 
 /// `fi_trywait`.
@@ -133,18 +305,32 @@ pub(crate) unsafe extern "C" fn try_wait(fabric: *mut fid_fabric, fids: *mut *mu
             // SAFETY: an object of the interface, or null.
             let class = unsafe { fid.as_ref() }.ok_or(-FI_EINVAL)?.fclass;
             // SAFETY: the class says what it is.
-            let ready = unsafe {
+            let safe = unsafe {
                 match class {
-                    FI_CLASS_CQ => handle::of_fid::<Queue>(fid)?.is_ready(),
-                    FI_CLASS_CNTR => handle::of_fid::<Count>(fid)?.is_ready(),
-                    FI_CLASS_EQ => handle::of_fid::<EventQueue>(fid)?.is_ready(),
-                    _ => return Err(-FI_ENOSYS),
+                    FI_CLASS_CQ => try_sleep(&**handle::of_fid::<Queue>(fid)?)?,
+                    FI_CLASS_CNTR => try_sleep(&**handle::of_fid::<Count>(fid)?)?,
+                    FI_CLASS_EQ => try_sleep(&**handle::of_fid::<EventQueue>(fid)?)?,
+                    FI_CLASS_WAIT => handle::of_fid::<WaitSet>(fid)?.try_sleep()?,
+                    _ => return Err(-FI_EINVAL),
                 }
             };
-            if ready {
+            if !safe {
                 return Err(-FI_EAGAIN);
             }
         }
         Ok(())
     })
+}
+
+/// Makes one object ready for the program to sleep on it.
+fn try_sleep(object: &impl Sleepable) -> Result<bool> {
+    let waits = object.waits();
+    if !waits.is_some() {
+        return Err(-FI_EINVAL);
+    }
+    let safe = object.try_sleep()?;
+    if safe && let Some(condition) = waits.condition.get() {
+        condition.watch();
+    }
+    Ok(safe)
 }

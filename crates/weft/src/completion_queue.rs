@@ -104,9 +104,15 @@ impl CompletionQueue {
     /// The engine, after a round of progress if there would be nothing to read otherwise.
     #[inline]
     fn lock_with_completions(&self) -> Guard<'_, Core> {
+        self.lock_with(Awaited::Completion(self.inner.id))
+    }
+
+    /// The engine, after a round of progress if this would not be there otherwise.
+    #[inline]
+    fn lock_with(&self, awaited: Awaited) -> Guard<'_, Core> {
         let nic = self.domain().nic();
         let mut core = nic.lock();
-        if nic.progress_mode() == Progress::Manual && !core.is_ready(Awaited::Completion(self.inner.id)) {
+        if nic.progress_mode() == Progress::Manual && !core.is_ready(awaited) {
             core.progress();
         }
         core
@@ -122,11 +128,28 @@ impl CompletionQueue {
     /// Sleeps until there is a completion to read, for `timeout` at most (`None`: for ever). False: the time has passed, or
     /// [`signal`](CompletionQueue::signal) ended it.
     pub fn wait_ready(&self, timeout: Option<Duration>) -> Result<bool> {
-        let (nic, awaited) = (self.domain().nic(), Awaited::Completion(self.inner.id));
-        let ready = self.inner.waiter.wait(nic, awaited, Some(&self.inner.alarm), timeout, || {
-            let core = self.lock_with_completions();
+        self.wait_for(1, timeout)
+    }
+
+    /// Sleeps until there are that many completions to read, which must not be more than the queue holds. Else as
+    /// [`wait_ready`](CompletionQueue::wait_ready).
+    pub fn wait_for(&self, count: usize, timeout: Option<Duration>) -> Result<bool> {
+        let (nic, awaited) = (self.domain().nic(), Awaited::Completions { queue: self.inner.id, count });
+        let poll = || {
+            let core = self.lock_with(awaited);
             if core.is_ready(awaited) { Ok(Some(())) } else { core.check().map(|()| None) }
-        });
+        };
+        if count <= 1 {
+            return self
+                .inner
+                .waiter
+                .wait(nic, awaited, Some(&self.inner.alarm), timeout, poll)
+                .map(|ready| ready.is_some());
+        }
+        // Who waits for fewer must not be made to wait for as many, so this one has a waiter of its own.
+        let waiter = Waiter::default();
+        let ready = waiter.wait(nic, awaited, Some(&self.inner.alarm), timeout, poll);
+        waiter.close(&mut nic.lock());
         ready.map(|ready| ready.is_some())
     }
 
@@ -149,7 +172,10 @@ impl CompletionQueue {
     /// not to sleep. Several calls count as one.
     pub fn signal(&self) {
         let (id, mut core) = (self.inner.id, self.domain().nic().lock());
-        self.inner.alarm.ring(&mut core, |awaited| awaited == Awaited::Completion(id));
+        self.inner.alarm.ring(&mut core, |awaited| match awaited {
+            Awaited::Completion(queue) | Awaited::Completions { queue, .. } => queue == id,
+            _ => false,
+        });
     }
 
     /// The domain it belongs to.
@@ -307,6 +333,10 @@ pub(crate) struct Stash {
 impl Stash {
     pub(crate) fn holds(&self, queue: QueueId) -> bool {
         self.queues.iter().any(|(id, _)| *id == queue)
+    }
+
+    pub(crate) fn count(&self, queue: QueueId) -> usize {
+        self.queues.iter().find(|(id, _)| *id == queue).map_or(0, |(_, completions)| completions.len())
     }
 
     fn push(&mut self, queue: QueueId, completion: Completion) {

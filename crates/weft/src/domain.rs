@@ -179,6 +179,7 @@ impl Drop for Shared {
     fn drop(&mut self) {
         if let Some((thread, set)) = self.thread.take() {
             self.nic.stop(&set);
+            thread.thread().unpark();
             // A panic of the NIC's thread has been reported by then; there is nobody here to tell.
             let _ = thread.join();
         }
@@ -213,6 +214,7 @@ pub struct DomainBuilder {
     decorators: Vec<Decorator>,
     road: Option<Road>,
     promised: Option<OneAtATime>,
+    stand_in: bool,
 }
 
 /// How peers on the same machine are reached.
@@ -235,6 +237,7 @@ impl DomainBuilder {
             decorators: Vec::new(),
             road: None,
             promised: None,
+            stand_in: false,
         }
     }
 
@@ -257,6 +260,14 @@ impl DomainBuilder {
     #[must_use]
     pub fn single_threaded(mut self, promise: OneAtATime) -> DomainBuilder {
         self.promised = Some(promise);
+        self
+    }
+
+    /// With [`Progress::Manual`]: a thread does the work while callers stay away for longer than a moment, so that peers who
+    /// wait for an answer do not think that this one is dead.
+    #[must_use]
+    pub fn stand_in(mut self) -> DomainBuilder {
+        self.stand_in = true;
         self
     }
 
@@ -320,8 +331,9 @@ impl DomainBuilder {
         let address = link.local();
         let nic = Arc::new(Nic::new(Core::new(engine, link, local), self.progress, self.promised));
         let thread = match self.progress {
+            Progress::Manual if self.stand_in => Some(start_thread(&nic, Nic::stand_in)?),
             Progress::Manual => None,
-            Progress::Automatic => Some(start_thread(&nic)?),
+            Progress::Automatic => Some(start_thread(&nic, Nic::run)?),
         };
         let shared = Shared { nic, fabric: self.fabric, local: address, thread };
         Ok(Domain { shared: Arc::new(shared) })
@@ -334,10 +346,10 @@ impl fmt::Debug for DomainBuilder {
     }
 }
 
-fn start_thread(nic: &Arc<Nic>) -> Result<(JoinHandle<()>, Arc<WaitSet>)> {
+fn start_thread(nic: &Arc<Nic>, work: fn(&Nic, &Arc<WaitSet>)) -> Result<(JoinHandle<()>, Arc<WaitSet>)> {
     let set = WaitSet::new(&nic.lock().descriptors(true)).map_err(Error::system("make a descriptor to wait on"))?;
     let set = Arc::new(set);
     let (nic, sleeps_on) = (nic.clone(), set.clone());
-    let thread = std::thread::Builder::new().name("weft-nic".to_owned()).spawn(move || nic.run(&sleeps_on));
+    let thread = std::thread::Builder::new().name("weft-nic".to_owned()).spawn(move || work(&nic, &sleeps_on));
     Ok((thread.map_err(Error::system("start the NIC's thread"))?, set))
 }

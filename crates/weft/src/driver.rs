@@ -24,7 +24,7 @@ use crate::deferred::DeferredList;
 use crate::error::{Error, Result};
 use crate::limits::{
     DRAIN_ROUNDS_MAX, FLUSH_US, LINK_POLL_US, LINK_RETRY_US, LOOKS_PER_ROUND, PIECES_PER_BATCH, RECEIVE_ROUNDS_MAX,
-    SPIN_US, TICKS_BETWEEN_LOOKS, TRANSMIT_BATCH_MAX, TRANSMIT_BYTES, TRANSMIT_PIECES,
+    SPIN_US, STAND_IN_US, TICKS_BETWEEN_LOOKS, TRANSMIT_BATCH_MAX, TRANSMIT_BYTES, TRANSMIT_PIECES,
 };
 use crate::local::Local;
 
@@ -88,6 +88,34 @@ impl Nic {
         }
     }
 
+    /// A thread that stands in for callers who stay away, until [`Nic::stop`]. It has nothing to do while they come, or
+    /// sleep until something does: who sleeps wakes by himself.
+    pub(crate) fn stand_in(&self, set: &Arc<WaitSet>) {
+        let while_away = Duration::from_micros(STAND_IN_US);
+        let mut seen = self.core.entries();
+        while !self.stop.load(Ordering::Acquire) {
+            std::thread::park_timeout(while_away);
+            let entries = self.core.entries();
+            if std::mem::replace(&mut seen, entries) != entries {
+                continue;
+            }
+            while self.core.entries() == seen && !self.stop.load(Ordering::Acquire) {
+                let mut core = self.core.visit();
+                if core.somebody_sleeps_but(set) {
+                    break;
+                }
+                core.disarm(set);
+                core.progress_all();
+                core.arm(Awaited::Timeout, set, true);
+                drop(core);
+                if !self.stop.load(Ordering::Acquire) && set.wait(Some(while_away)).is_err() {
+                    std::thread::yield_now();
+                }
+            }
+            self.core.visit().disarm(set);
+        }
+    }
+
     /// Tells the NIC's thread to end.
     pub(crate) fn stop(&self, set: &WaitSet) {
         self.stop.store(true, Ordering::Release);
@@ -102,6 +130,8 @@ pub(crate) enum Awaited {
     Timeout,
     /// For a completion.
     Completion(QueueId),
+    /// For that many completions.
+    Completions { queue: QueueId, count: usize },
     /// For a completion in one of these queues that nobody has taken aside.
     Fresh([Option<QueueId>; 2]),
     /// For a counter to reach a value, or to count another error than these.
@@ -475,6 +505,9 @@ impl Core {
         match awaited {
             Awaited::Timeout => false,
             Awaited::Completion(queue) => self.stash.holds(queue) || self.engine.completions(queue) > 0,
+            Awaited::Completions { queue, count } => {
+                self.stash.count(queue).saturating_add(self.engine.completions(queue)) >= count
+            }
             Awaited::Fresh(queues) => queues.into_iter().flatten().any(|queue| self.engine.completions(queue) > 0),
             Awaited::Count { counter, value, errors } => {
                 let count = self.engine.counter(counter);
@@ -494,6 +527,11 @@ impl Core {
         }
         self.disarm(set);
         self.armed.push(Armed { awaited, set: set.clone(), until, watches_time });
+    }
+
+    /// Whether somebody sleeps until something comes, other than on this set.
+    fn somebody_sleeps_but(&self, set: &Arc<WaitSet>) -> bool {
+        self.armed.iter().any(|sleeper| sleeper.watches_time && !Arc::ptr_eq(&sleeper.set, set))
     }
 
     /// What to sleep on for peers.

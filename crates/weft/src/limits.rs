@@ -21,6 +21,8 @@ pub const LINK_RETRY_US: u64 = 100;
 pub const LINK_POLL_US: u64 = 200;
 /// How long a thread that waits spins before it sleeps.
 pub const SPIN_US: u64 = 50;
+/// How long callers of a domain stay away before a thread stands in for them.
+pub const STAND_IN_US: u64 = 20_000;
 /// How long an endpoint that closes waits for what was injected to be taken by its target.
 pub const LINGER_MAX_US: u64 = 200_000;
 /// How long a domain that closes goes on to acknowledge what it received.

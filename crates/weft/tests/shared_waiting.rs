@@ -31,3 +31,38 @@ fn threads_wait_for_different_values_of_a_counter() {
     });
     assert!(start.elapsed() < Duration::from_secs(10), "somebody slept through it");
 }
+
+/// A program that computes for a while, and calls nothing, is not dead to its peers.
+#[test]
+fn a_thread_stands_in_for_who_stays_away() {
+    use weft::{Access, Fabric, Road};
+    for road in [Road::Automatic, Road::Packets] {
+        for promised in [false, true] {
+            let fabric = Fabric::new("away").unwrap();
+            let mut builder = fabric.domain().road(road).stand_in();
+            if promised {
+                // SAFETY: this thread alone calls it.
+                builder = builder.single_threaded(unsafe { weft::raw::OneAtATime::promise() });
+            }
+            let away = builder.udp("127.0.0.1:0").unwrap();
+            let queue = away.completion_queue(16);
+            let endpoint = away.endpoint(&queue).unwrap();
+            let region = away.register(vec![0; 64], Access::REMOTE).unwrap();
+            endpoint.receive(vec![0; 8]).unwrap();
+
+            // From here on only the peer does anything.
+            let here = fabric.domain().road(road).udp("127.0.0.1:0").unwrap();
+            let here_queue = here.completion_queue(16);
+            let sender = here.endpoint(&here_queue).unwrap();
+            let to = here.addresses().insert(endpoint.address()).unwrap();
+            for round in 0..20u8 {
+                sender.write(to, region.remote(), vec![round; 64]).unwrap();
+                here_queue.wait(None).unwrap().unwrap().ok().unwrap();
+            }
+            sender.send(to, b"and this".to_vec()).unwrap();
+            here_queue.wait(None).unwrap().unwrap().ok().unwrap();
+            assert_eq!(region.to_vec(0, 64).unwrap(), [19; 64]);
+            assert_eq!(queue.wait(None).unwrap().unwrap().into_bytes().unwrap(), b"and this");
+        }
+    }
+}

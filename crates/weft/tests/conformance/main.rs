@@ -116,7 +116,7 @@ macro_rules! cases {
             }
             waiting {
                 sleep_until_a_message_comes descriptors_lose_no_wake_up time_passes counters_wake
-                waits_in_many_threads signals_end_waits receives_that_find_their_message_wake
+                waits_in_many_threads signals_end_waits receives_that_find_their_message_wake waits_for_several
             }
         }
     };

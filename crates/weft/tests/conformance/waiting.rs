@@ -138,6 +138,30 @@ pub(crate) fn waits_in_many_threads(world: &World) {
     });
 }
 
+/// Who can use only several completions is not woken for one.
+pub(crate) fn waits_for_several(world: &World) {
+    let node = world.node();
+    let myself = node.knows(&node);
+    assert!(!node.queue.wait_for(2, Some(Duration::from_millis(5))).unwrap());
+    for _ in 0..3 {
+        node.endpoint.receive(node.buffer(vec![0; 8])).unwrap();
+    }
+    node.endpoint.inject(myself, b"one").unwrap();
+    assert!(node.queue.wait_ready(Some(PATIENCE)).unwrap());
+    assert!(!node.queue.wait_for(2, Some(Duration::from_millis(5))).unwrap());
+    std::thread::scope(|scope| {
+        let several = scope.spawn(|| node.queue.wait_for(3, Some(PATIENCE)).unwrap());
+        node.endpoint.inject(myself, b"two").unwrap();
+        node.endpoint.inject(myself, b"three").unwrap();
+        assert!(several.join().unwrap());
+    });
+    for _ in 0..3 {
+        world.good(&node);
+    }
+    node.queue.signal();
+    assert!(!node.queue.wait_for(3, Some(PATIENCE)).unwrap());
+}
+
 /// Whoever sleeps can be woken without an event, once for each call, and no call is lost.
 pub(crate) fn signals_end_waits(world: &World) {
     let node = world.node();

@@ -590,6 +590,9 @@ impl<M: Memory> Engine<M> {
                 }
             }
         }
+        if landing.shared.is_none() && result == Err(Failure::Truncated) {
+            offset = landing.room;
+        }
         let bindings = self.endpoint(envelope.endpoint).map(|endpoint| endpoint.bindings).unwrap_or_default();
         self.count(bindings.receive_counter, result.is_ok());
         self.count(landing.counter, result.is_ok());
