@@ -83,7 +83,7 @@ static void walk_life(void)
         EXPECT("fi_close of the alias", fi_close(&alias->fid), 0);
     }
     if (!gentle) {
-        EXPECT("fi_shutdown without connections", fi_shutdown(ep, 0), -FI_ENOSYS, -FI_EINVAL, -FI_EOPNOTSUPP, -FI_EOPBADSTATE);
+        EXPECT("fi_shutdown without connections", fi_shutdown(ep, 0), -FI_ENOTCONN, -FI_ENOSYS, -FI_EINVAL, -FI_EOPNOTSUPP, -FI_EOPBADSTATE);
         EXPECT("fi_connect without connections", fi_connect(ep, name, NULL, 0), -FI_ENOSYS, -FI_EINVAL, -FI_EOPNOTSUPP);
     }
     EXPECT("fi_cancel of what never was", fi_cancel(&ep->fid, &flags), 0, -FI_ENOENT);
