@@ -319,10 +319,6 @@ impl Peers {
         if flags & FI_SYNC_ERR != 0 && errors.is_null() {
             return Err(-FI_EINVAL);
         }
-        if self.reports && self.events.get().is_none() {
-            log::info!(AV, "the vector was opened with FI_EVENT: bind an event queue first");
-            return Err(-FI_ENOEQ);
-        }
         let mut inserted = 0;
         for (index, address) in addresses.enumerate() {
             let name = address.and_then(|address| self.insert(address));
@@ -401,9 +397,6 @@ pub(crate) unsafe extern "C" fn open(
             return Err(-FI_EINVAL);
         }
         let read_only = attributes.flags & FI_READ != 0;
-        if attributes.flags & !(FI_EVENT | FI_READ | FI_SYMMETRIC) != 0 {
-            return Err(-FI_EINVAL);
-        }
         let shared = match attributes.name.is_null() {
             true if read_only => {
                 log::info!(AV, "only a shared address vector can be opened with FI_READ: name it");

@@ -119,10 +119,8 @@ impl Connections {
                 log::info!(EP_CTRL, "not connected: {failure}");
                 events.push_error(fid, nothing, 0, error);
             }
-            Event::Shutdown { .. } => {
-                if endpoint.set_connected(None) {
-                    events.push_connection(FI_SHUTDOWN, fid, None, &[]);
-                }
+            Event::Shutdown { .. } if endpoint.set_connected(None) => {
+                events.push_connection(FI_SHUTDOWN, fid, None, &[]);
             }
             _ => {}
         }
@@ -235,13 +233,10 @@ unsafe extern "C" fn shutdown(ep: *mut fid_ep, flags: u64) -> c_int {
         // SAFETY: what C gives to a function of an endpoint's table.
         let shared = unsafe { handle::of::<Endpoint>(ep)? }.shared();
         if shared.attributes.kind != FI_EP_MSG {
-            return Err(-FI_ENOSYS);
+            return Err(-FI_EOPNOTSUPP);
         }
         if flags != 0 {
             return Err(-FI_EINVAL);
-        }
-        if shared.attributes.kind != FI_EP_MSG {
-            return Err(-FI_EOPNOTSUPP);
         }
         let connection = shared.connection();
         let connection = connection.as_ref().ok_or(-FI_ENOTCONN)?;

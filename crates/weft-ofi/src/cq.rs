@@ -572,8 +572,7 @@ unsafe extern "C" fn read_error(cq: *mut fid_cq, into: *mut fi_cq_err_entry, _fl
             return Err(-FI_EINVAL);
         }
         let (made, source, truncated) = queue.read_error()?;
-        // SAFETY: the fields that every version has are there. The room for an address was told by the caller from
-        // version 1.5 on, in the fields that are overwritten here.
+        // SAFETY: the fields that every version has are there; those that came later are for programs that know them.
         unsafe {
             (*into).op_context = made.context as *mut c_void;
             (*into).flags = made.flags;
@@ -604,17 +603,20 @@ unsafe extern "C" fn read_error(cq: *mut fid_cq, into: *mut fi_cq_err_entry, _fl
 unsafe fn write_error_data(queue: &Queue, into: *mut fi_cq_err_entry, bytes: Vec<u8>) {
     // SAFETY: as the caller says.
     unsafe {
-        let (own, room) = ((*into).err_data, (*into).err_data_size);
-        if queue.domain.api_version >= FI_VERSION(1, 5) && !own.is_null() && room > 0 {
-            let length = bytes.len().min(room);
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), own.cast(), length);
+        // Before this version an entry ended with the pointer.
+        let tells_room = queue.domain.api_version >= FI_VERSION(1, 5);
+        if tells_room && !(*into).err_data.is_null() && (*into).err_data_size > 0 {
+            let length = bytes.len().min((*into).err_data_size);
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), (*into).err_data.cast(), length);
             (*into).err_data_size = length;
             return;
         }
         let mut kept = queue.error_data.lock().unwrap_or_else(PoisonError::into_inner);
         *kept = bytes;
         (*into).err_data = if kept.is_empty() { std::ptr::null_mut() } else { kept.as_mut_ptr().cast() };
-        (*into).err_data_size = kept.len();
+        if tells_room {
+            (*into).err_data_size = kept.len();
+        }
     }
 }
 

@@ -19,7 +19,7 @@ use crate::wait::{self, Sleepable, Sleeper, Waits};
 pub(crate) struct EventQueue {
     /// Leaves its set while the descriptor is still open.
     waits: Waits,
-    _fabric: Arc<Fabric>,
+    fabric: Arc<Fabric>,
     events: Mutex<VecDeque<Event>>,
     sources: Mutex<Vec<Weak<dyn Source>>>,
     sleeper: Sleeper,
@@ -281,7 +281,7 @@ pub(crate) unsafe extern "C" fn open(
         let queue = EventQueue {
             // SAFETY: what the attributes say.
             waits: unsafe { Waits::new(wait_object, wait_set, fabric)? },
-            _fabric: fabric.clone(),
+            fabric: fabric.clone(),
             events: Mutex::default(),
             sources: Mutex::default(),
             sleeper: Sleeper::new()?,
@@ -375,7 +375,9 @@ unsafe extern "C" fn read_error(eq: *mut fid_eq, into: *mut fi_eq_err_entry, fla
         into.data = *data;
         into.err = *error;
         into.prov_errno = *error;
-        if !into.err_data.is_null() && into.err_data_size > 0 {
+        // Older programs leave there what was there.
+        let has_room = queue.fabric.api_version >= FI_VERSION(1, 5) && !into.err_data.is_null();
+        if has_room && into.err_data_size > 0 {
             into.err_data_size = details.len().min(into.err_data_size);
             // SAFETY: the caller gives that much room.
             unsafe { std::ptr::copy_nonoverlapping(details.as_ptr(), into.err_data.cast(), into.err_data_size) };

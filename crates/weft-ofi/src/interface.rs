@@ -1,5 +1,6 @@
 //! This machine's network interfaces, the names of nodes and services, and texts that cross the C boundary.
 
+use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 
@@ -229,6 +230,22 @@ pub(crate) fn default_source(ip6: bool) -> IpAddr {
     interfaces().into_iter().map(|interface| interface.address).find(|ip| ip.is_ipv6() == ip6).unwrap_or_else(loopback)
 }
 
+/// A text that C reads after the call: in its buffer, or where it stays until the next call of this thread.
+pub(crate) fn lasting_text(text: &str, into: *mut c_char, length: usize) -> *const c_char {
+    thread_local! {
+        static LAST: RefCell<CString> = RefCell::default();
+    }
+    if !into.is_null() && length > 0 {
+        // SAFETY: the caller of the interface gives that many bytes.
+        unsafe { write_text(text, into, length) };
+        return into;
+    }
+    LAST.with_borrow_mut(|last| {
+        *last = CString::new(text).unwrap_or_default();
+        last.as_ptr()
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -290,22 +307,4 @@ mod tests {
         assert_eq!(source_for("127.0.0.1:0".parse().unwrap()), Some(Ipv4Addr::LOCALHOST.into()));
         assert!(default_source(false).is_ipv4() && default_source(true).is_ipv6());
     }
-}
-
-/// A text that C reads after the call: in its buffer, or where it stays until the next call of this thread.
-pub(crate) fn lasting_text(text: &str, into: *mut c_char, length: usize) -> *const c_char {
-    use std::cell::RefCell;
-    use std::ffi::CString;
-    thread_local! {
-        static LAST: RefCell<CString> = RefCell::default();
-    }
-    if !into.is_null() && length > 0 {
-        // SAFETY: the caller of the interface gives that many bytes.
-        unsafe { write_text(text, into, length) };
-        return into;
-    }
-    LAST.with_borrow_mut(|last| {
-        *last = CString::new(text).unwrap_or_default();
-        last.as_ptr()
-    })
 }

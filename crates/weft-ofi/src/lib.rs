@@ -57,7 +57,7 @@ pub(crate) fn provider() -> *const fi_provider {
     static PROVIDER: OnceLock<Provider> = OnceLock::new();
     let provider = PROVIDER.get_or_init(|| {
         let provider = fi_provider {
-            version: FI_VERSION(0, 1),
+            version: info::PROVIDER_VERSION,
             // As high as any program asks for: the interface only grew since the version that we know.
             fi_version: FI_VERSION(2, 99),
             context: fi_context { internal: [std::ptr::null_mut(); 4] },

@@ -127,18 +127,15 @@ pub(crate) use {info, line, warning};
 
 /// Parts of a provider, as libfabric's filters name them.
 pub(crate) mod subsystem {
-    #![expect(clippy::unnecessary_cast, reason = "the constants may have another integer type")]
     use crate::abi;
     pub(crate) const CORE: i32 = abi::FI_LOG_CORE as i32;
     pub(crate) const FABRIC: i32 = abi::FI_LOG_FABRIC as i32;
     pub(crate) const DOMAIN: i32 = abi::FI_LOG_DOMAIN as i32;
     pub(crate) const EP_CTRL: i32 = abi::FI_LOG_EP_CTRL as i32;
-    pub(crate) const EP_DATA: i32 = abi::FI_LOG_EP_DATA as i32;
     pub(crate) const AV: i32 = abi::FI_LOG_AV as i32;
     pub(crate) const CQ: i32 = abi::FI_LOG_CQ as i32;
     pub(crate) const EQ: i32 = abi::FI_LOG_EQ as i32;
     pub(crate) const MR: i32 = abi::FI_LOG_MR as i32;
-    pub(crate) const CNTR: i32 = abi::FI_LOG_CNTR as i32;
 }
 
 /// A parameter with a text as value: `fi_info -e` lists it, and users set `FI_WEFT_` and its name.

@@ -14,8 +14,6 @@ pub(crate) struct Attributes {
     /// The type of endpoint.
     pub(crate) kind: u32,
     pub(crate) caps: u64,
-    /// What the program would put up with; nothing of it is needed.
-    pub(crate) mode: u64,
     /// The format of addresses: never open, and `FI_SOCKADDR` for either IP family.
     pub(crate) format: u32,
     pub(crate) source: Option<Address>,
@@ -25,8 +23,6 @@ pub(crate) struct Attributes {
     pub(crate) transmit_flags: u64,
     pub(crate) receive_flags: u64,
     pub(crate) message_order: u64,
-    pub(crate) transmit_size: usize,
-    pub(crate) receive_size: usize,
     /// At least 1, or `FI_SHARED_CONTEXT`.
     pub(crate) transmit_contexts: usize,
     /// At least 1, or `FI_SHARED_CONTEXT`.
@@ -34,7 +30,6 @@ pub(crate) struct Attributes {
     pub(crate) threading: u32,
     pub(crate) data_progress: u32,
     pub(crate) control_progress: u32,
-    pub(crate) av_type: u32,
     /// The bits; the old modes are spelled out as such.
     pub(crate) mr_mode: i32,
     pub(crate) api_version: u32,
@@ -76,7 +71,6 @@ impl Attributes {
         Ok(Self {
             kind,
             caps: offer.caps,
-            mode: request.mode,
             format,
             source,
             destination,
@@ -85,14 +79,11 @@ impl Attributes {
             transmit_flags: offer.transmit_flags,
             receive_flags: offer.receive_flags,
             message_order: offer.message_order,
-            transmit_size: offer.transmit_size,
-            receive_size: offer.receive_size,
             transmit_contexts: offer.transmit_contexts,
             receive_contexts: offer.receive_contexts,
             threading: offer.threading,
             data_progress: offer.data_progress,
             control_progress: offer.control_progress,
-            av_type: offer.av_type,
             mr_mode: match offer.mr_mode {
                 FI_MR_BASIC => BASIC_MODES,
                 FI_MR_SCALABLE => 0,
