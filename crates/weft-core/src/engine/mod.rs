@@ -413,7 +413,7 @@ impl<M: Memory> Engine<M> {
         &mut self.addresses
     }
 
-    /// Forgets a name ([`AddressVector::remove`]); completions that wait keep the address they came from.
+    /// Forgets a name, which another endpoint may have later; completions that wait keep the address they came from.
     pub fn remove_address(&mut self, peer: PeerId) -> bool {
         let Some(address) = self.addresses.address(peer) else { return false };
         self.queues.iter_mut().for_each(|queue| queue.forget(peer, address));
