@@ -232,7 +232,6 @@ impl Atomic<'_> {
         command.atomic = AtomicCall::new(operation, datatype, count as u16);
         let [first, ..] = ranges;
         (command.address, command.key) = (first.address, first.key);
-        live.order.apply(&mut command);
         Ok(Prepared { command, operands, compares, results, ranges, count: self.remote.len() })
     }
 
@@ -254,9 +253,10 @@ impl Atomic<'_> {
 impl Prepared {
     fn post(self, live: &Live) -> Result<usize> {
         let ranges = self.ranges.get(..self.count).unwrap_or_default();
-        let (operands, compares) = (self.operands.as_ref(), self.compares.as_ref());
-        let posted = post_atomic_vector(&live.endpoint, &self.command, operands, compares, self.results, ranges);
-        operation::posted(live, posted)
+        let (operands, compares, results) = (self.operands.as_ref(), self.compares.as_ref(), self.results);
+        let post = |command: &Command| post_atomic_vector(&live.endpoint, command, operands, compares, results, ranges);
+        let mut command = self.command;
+        operation::posted(live, live.order.keep(&mut command, post))
     }
 
     /// The NIC's work queue takes one buffer: room for the results first, then compare values, then operands.

@@ -201,10 +201,9 @@ pub(crate) fn transmit(
     if call.flags & (FI_INJECT | FI_TRIGGER) != 0 {
         return transmit_special(live, command, call);
     }
-    live.order.apply(&mut command);
     let buffer = call.local.buffer(operation == Operation::Read)?;
     command.length = u32::try_from(buffer.len()).map_err(|_| -FI_EMSGSIZE)?;
-    posted(live, weft::raw::post_lent(&live.endpoint, &command, buffer))
+    posted(live, live.order.keep(&mut command, |command| weft::raw::post_lent(&live.endpoint, command, buffer)))
 }
 
 #[cold]
@@ -216,8 +215,7 @@ fn transmit_special(live: &Live, mut command: Command, call: &Call) -> Result<us
     }
     let bytes = call.local.copy()?;
     command.length = bytes.len() as u32;
-    live.order.apply(&mut command);
-    posted(live, weft::raw::post_copy(&live.endpoint, &command, &bytes))
+    posted(live, live.order.keep(&mut command, |command| weft::raw::post_copy(&live.endpoint, command, &bytes)))
 }
 
 /// Posts a command when its time comes; gives its name.
@@ -277,10 +275,9 @@ pub(crate) fn inject(
     command.flags = CommandFlags::SILENT;
     fill(&mut command);
     command.length = length as u32;
-    live.order.apply(&mut command);
     // SAFETY: the caller of the interface gives that many bytes, for the time of the call.
     let bytes = if length == 0 { &[] } else { unsafe { std::slice::from_raw_parts(pointer.cast::<u8>(), length) } };
-    posted(live, weft::raw::post_copy(&live.endpoint, &command, bytes))
+    posted(live, live.order.keep(&mut command, |command| weft::raw::post_copy(&live.endpoint, command, bytes)))
 }
 
 /// Sets the immediate data of a command.

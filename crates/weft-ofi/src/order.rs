@@ -1,9 +1,10 @@
 //! The order in which operations take effect, as far as a program asked for one.
 //!
 //! Messages are always in order. Nothing else is, unless a program asked for it: then an operation that must not overtake
-//! others that may be under way is fenced.
+//! others that may be under way to the same peer is fenced. What is posted and what is noted have the same order, so
+//! both are done under one lock; programs that ask for nothing do not pay for it.
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use weft::raw::{Command, CommandFlags, Operation};
 
@@ -13,8 +14,8 @@ use crate::abi::*;
 pub(crate) struct Order {
     /// What was asked for beside the order of messages.
     asked: u64,
-    /// Kinds of operations since the last fence.
-    recent: AtomicU8,
+    /// Kinds of operations since the last fence, by peer: a fence is between two endpoints.
+    recent: Mutex<Vec<u8>>,
 }
 
 const SENDS: u8 = 1;
@@ -45,35 +46,47 @@ const RULES: [(u64, u8, u8); 16] = [
 
 impl Order {
     pub(crate) fn new(asked: u64) -> Order {
-        Order { asked: asked & !FI_ORDER_SAS, recent: AtomicU8::new(0) }
+        Order { asked: asked & !FI_ORDER_SAS, recent: Mutex::default() }
     }
 
-    /// Marks a command as what was asked for wants it.
+    /// Posts a command, marked as what was asked for wants it.
     #[inline]
-    pub(crate) fn apply(&self, command: &mut Command) {
-        if self.asked != 0 {
-            self.keep(command);
-        }
+    pub(crate) fn keep<T, E>(
+        &self,
+        command: &mut Command,
+        post: impl FnOnce(&Command) -> Result<T, E>,
+    ) -> Result<T, E> {
+        if self.asked == 0 { post(command) } else { self.fence_and_post(command, post) }
     }
 
     #[cold]
-    fn keep(&self, command: &mut Command) {
+    fn fence_and_post<T, E>(&self, command: &mut Command, post: impl FnOnce(&Command) -> Result<T, E>) -> Result<T, E> {
         let kind = match command.operation {
             Operation::Send | Operation::TaggedSend => SENDS,
             Operation::Write => WRITES,
             Operation::Read => READS,
             Operation::Atomic => ATOMIC_WRITES,
             Operation::FetchAtomic | Operation::CompareAtomic => ATOMIC_WRITES | ATOMIC_READS,
-            _ => return,
+            _ => return post(command),
         };
-        let recent = self.recent.load(Ordering::Relaxed);
-        let behind = RULES.iter().filter(|(order, kinds, _)| self.asked & order != 0 && kinds & kind != 0);
-        if behind.fold(0, |behind, (.., others)| behind | others) & recent != 0 {
-            command.flags = command.flags | CommandFlags::FENCE;
-            self.recent.store(kind, Ordering::Relaxed);
-        } else {
-            self.recent.store(recent | kind, Ordering::Relaxed);
+        let index = command.peer.0 as usize;
+        let mut peers = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        if peers.len() <= index {
+            peers.resize(index + 1, 0);
         }
+        let recent = peers.get(index).copied().unwrap_or(0);
+        let rules = RULES.iter().filter(|(order, kinds, _)| self.asked & order != 0 && kinds & kind != 0);
+        let behind = rules.fold(0, |behind, (.., others)| behind | others);
+        if behind & recent != 0 {
+            command.flags = command.flags | CommandFlags::FENCE;
+        }
+        let fenced = command.flags.contains(CommandFlags::FENCE);
+        let posted = post(command)?;
+        // What was refused is not under way, and its fence neither.
+        if let Some(noted) = peers.get_mut(index) {
+            *noted = if fenced { kind } else { recent | kind };
+        }
+        Ok(posted)
     }
 }
 
@@ -86,11 +99,11 @@ mod tests {
         let domain = weft::Domain::udp("127.0.0.1:0").unwrap();
         let queue = domain.completion_queue(16);
         let endpoint = domain.endpoint(&queue).unwrap();
-        let flags = |order: &Order, operation| {
-            let mut command = weft::raw::command(&endpoint, operation, weft::PeerId(0));
-            order.apply(&mut command);
-            command.flags
+        let flags_to = |order: &Order, operation, peer| {
+            let mut command = weft::raw::command(&endpoint, operation, weft::PeerId(peer));
+            order.keep(&mut command, |command| Ok::<_, ()>(command.flags)).unwrap()
         };
+        let flags = |order: &Order, operation| flags_to(order, operation, 0);
         let nothing = Order::new(FI_ORDER_SAS);
         for operation in [Operation::Write, Operation::Send, Operation::Read] {
             assert_eq!(flags(&nothing, operation), CommandFlags::NONE);
@@ -106,5 +119,12 @@ mod tests {
         assert_eq!(flags(&atomics, Operation::Read), CommandFlags::NONE);
         assert_eq!(flags(&atomics, Operation::FetchAtomic), CommandFlags::FENCE);
         assert_eq!(flags(&atomics, Operation::Send), CommandFlags::NONE);
+        // Each peer is by itself, and what was refused has changed nothing.
+        let writes = Order::new(FI_ORDER_SAW);
+        assert_eq!(flags_to(&writes, Operation::Write, 1), CommandFlags::NONE);
+        assert_eq!(flags_to(&writes, Operation::Send, 2), CommandFlags::NONE);
+        let mut refused = weft::raw::command(&endpoint, Operation::Send, weft::PeerId(1));
+        assert_eq!(writes.keep(&mut refused, |_| Err::<(), _>("no room")), Err("no room"));
+        assert_eq!(flags_to(&writes, Operation::Send, 1), CommandFlags::FENCE);
     }
 }

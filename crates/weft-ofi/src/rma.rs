@@ -75,10 +75,10 @@ fn vector(endpoint: &Endpoint, operation: Operation, call: &Call, remote: &[fi_r
         false => call.local.buffer(operation == Operation::Read)?,
     };
     command.length = u32::try_from(buffer.len()).map_err(|_| -FI_EMSGSIZE)?;
-    live.order.apply(&mut command);
     let range = |range: &fi_rma_iov| RemoteRange { address: range.addr, key: range.key, length: range.len as u64 };
     let ranges: Vec<RemoteRange> = remote.iter().map(range).collect();
-    operation::posted(live, weft::raw::post_vector(&live.endpoint, &command, buffer, &ranges))
+    let post = |command: &Command| weft::raw::post_vector(&live.endpoint, command, buffer, &ranges);
+    operation::posted(live, live.order.keep(&mut command, post))
 }
 
 /// As [`message`], for later.
