@@ -299,6 +299,18 @@ impl Peers {
         }
     }
 
+    /// The first address that a node and a service name.
+    ///
+    /// # Safety
+    /// Both are null, or texts that end with 0.
+    unsafe fn resolve(&self, node: *const c_char, service: *const c_char) -> Result<SocketAddr> {
+        // SAFETY: as the caller says.
+        let (node, service) = unsafe { (interface::text(node)?, interface::text(service)?) };
+        let (Some(node), Some(service)) = (node, service) else { return Err(-FI_EINVAL) };
+        let found = interface::resolve(Some(node), Some(service), self.wants_ip6(), false)?;
+        found.first().copied().ok_or(-FI_EADDRNOTAVAIL)
+    }
+
     /// Inserts many, tells each one's name or error, and gives how many were inserted.
     ///
     /// # Safety
@@ -345,15 +357,7 @@ impl Peers {
     }
 }
 
-static FID_OPERATIONS: fi_ops = fi_ops {
-    size: size_of::<fi_ops>(),
-    close: Some(close),
-    bind: Some(bind),
-    control: None,
-    ops_open: None,
-    tostr: None,
-    ops_set: None,
-};
+static FID_OPERATIONS: fi_ops = crate::no::operations(close, bind, crate::no::control);
 
 static OPERATIONS: fi_ops_av = fi_ops_av {
     size: size_of::<fi_ops_av>(),
@@ -505,13 +509,11 @@ unsafe extern "C" fn insert_service(
     context: *mut c_void,
 ) -> c_int {
     result(|| {
-        // SAFETY: what C gives to a function of an address vector's table; texts end with 0.
-        let (peers, node, service) =
-            unsafe { (handle::of::<Peers>(av)?, interface::text(node)?, interface::text(service)?) };
-        let (Some(node), Some(service)) = (node, service) else { return Err(-FI_EINVAL) };
-        let found = interface::resolve(Some(node), Some(service), peers.wants_ip6(), false)?;
-        let first = found.first().copied().ok_or(-FI_EADDRNOTAVAIL);
-        let one = std::iter::once(first.map(|socket| Address { socket, endpoint: 0 }));
+        // SAFETY: what C gives to a function of an address vector's table.
+        let peers = unsafe { handle::of::<Peers>(av)? };
+        // SAFETY: texts end with 0.
+        let socket = unsafe { peers.resolve(node, service)? };
+        let one = std::iter::once(Ok(Address { socket, endpoint: 0 }));
         // SAFETY: as the caller of the interface promises.
         unsafe { peers.insert_all(av.cast(), one, names, flags, context) }
     })
@@ -529,12 +531,10 @@ unsafe extern "C" fn insert_range(
     context: *mut c_void,
 ) -> c_int {
     result(|| {
-        // SAFETY: what C gives to a function of an address vector's table; texts end with 0.
-        let (peers, node, service) =
-            unsafe { (handle::of::<Peers>(av)?, interface::text(node)?, interface::text(service)?) };
-        let (Some(node), Some(service)) = (node, service) else { return Err(-FI_EINVAL) };
-        let first = interface::resolve(Some(node), Some(service), peers.wants_ip6(), false)?;
-        let first = first.first().copied().ok_or(-FI_EADDRNOTAVAIL)?;
+        // SAFETY: what C gives to a function of an address vector's table.
+        let peers = unsafe { handle::of::<Peers>(av)? };
+        // SAFETY: texts end with 0.
+        let first = unsafe { peers.resolve(node, service)? };
         let count = nodes.checked_mul(services).filter(|count| *count <= i32::MAX as usize).ok_or(-FI_EINVAL)?;
         let addresses = (0..count).map(|index| {
             let (node, service) = (index / services, index % services);

@@ -425,15 +425,7 @@ const FAILURES: [Failure; 13] = [
     Failure::OutcomeUnknown,
 ];
 
-static FID_OPERATIONS: fi_ops = fi_ops {
-    size: size_of::<fi_ops>(),
-    close: Some(close),
-    bind: Some(crate::no::bind),
-    control: Some(control),
-    ops_open: Some(crate::no::ops_open),
-    tostr: None,
-    ops_set: None,
-};
+static FID_OPERATIONS: fi_ops = crate::no::operations(close, crate::no::bind, control);
 
 static OPERATIONS: fi_ops_cq = fi_ops_cq {
     size: size_of::<fi_ops_cq>(),
@@ -524,10 +516,8 @@ unsafe extern "C" fn control(fid: *mut fid, command: c_int, argument: *mut c_voi
 }
 
 unsafe extern "C" fn read(cq: *mut fid_cq, into: *mut c_void, count: usize) -> isize {
-    guard::count(|| {
-        // SAFETY: what C gives to a function of a queue's table.
-        unsafe { handle::of::<Queue>(cq)?.read(into, count, std::ptr::null_mut()) }
-    })
+    // SAFETY: as the caller says.
+    unsafe { read_from(cq, into, count, std::ptr::null_mut()) }
 }
 
 unsafe extern "C" fn read_from(cq: *mut fid_cq, into: *mut c_void, count: usize, sources: *mut fi_addr_t) -> isize {
@@ -544,10 +534,8 @@ unsafe extern "C" fn read_or_sleep(
     condition: *const c_void,
     timeout: c_int,
 ) -> isize {
-    guard::count(|| {
-        // SAFETY: what C gives to a function of a queue's table.
-        unsafe { handle::of::<Queue>(cq)?.read_or_sleep(into, count, std::ptr::null_mut(), condition, timeout) }
-    })
+    // SAFETY: as the caller says.
+    unsafe { read_from_or_sleep(cq, into, count, std::ptr::null_mut(), condition, timeout) }
 }
 
 unsafe extern "C" fn read_from_or_sleep(

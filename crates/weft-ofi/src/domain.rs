@@ -62,8 +62,8 @@ impl Domain {
                 _ => Progress::Manual,
             };
             let mut builder = parameters::builder(fabric)?.progress(progress);
-            if attributes.threading == FI_THREAD_DOMAIN && progress == Progress::Manual {
-                // SAFETY: what the program promised with this level.
+            if Self::is_promised(attributes) {
+                // SAFETY: what the program promised with this level, for all objects of the domain.
                 builder = builder.single_threaded(unsafe { OneAtATime::promise() });
             }
             builder.udp(socket)
@@ -102,6 +102,13 @@ impl Domain {
         })
     }
 
+    /// Whether calls come one at a time. Event queues are the fabric's, so the promise does not count for them; reading one
+    /// looks after connections.
+    fn is_promised(attributes: &Attributes) -> bool {
+        let manual = attributes.data_progress != FI_PROGRESS_AUTO;
+        attributes.threading == FI_THREAD_DOMAIN && manual && attributes.kind != FI_EP_MSG
+    }
+
     /// Whether an endpoint can have the address that it asks for: the NIC's.
     pub(crate) fn check_source(&self, attributes: &Attributes) -> Result {
         let Some(source) = attributes.source else { return Ok(()) };
@@ -130,6 +137,10 @@ impl Domain {
 
     /// The connections of its endpoints.
     pub(crate) fn connections(&self) -> Result<&Arc<Connections>> {
+        if Self::is_promised(&self.attributes) {
+            log::info!(DOMAIN, "opened for endpoints without connections: open it with an info of type FI_EP_MSG");
+            return Err(-FI_EINVAL);
+        }
         if self.connections.get().is_none() {
             // Another thread may have been first; then its manager is the one.
             let _ = self.connections.set(Arc::new(Connections::new(&self.nic)?));
@@ -165,15 +176,7 @@ impl Domain {
     }
 }
 
-static FID_OPERATIONS: fi_ops = fi_ops {
-    size: size_of::<fi_ops>(),
-    close: Some(close),
-    bind: Some(bind),
-    control: Some(crate::trigger::control),
-    ops_open: Some(crate::no::ops_open),
-    tostr: None,
-    ops_set: None,
-};
+static FID_OPERATIONS: fi_ops = crate::no::operations(close, bind, crate::trigger::control);
 
 static OPERATIONS: fi_ops_domain = fi_ops_domain {
     size: size_of::<fi_ops_domain>(),

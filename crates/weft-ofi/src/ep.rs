@@ -447,15 +447,7 @@ fn kind_of(kind: u32) -> EndpointKind {
     if kind == FI_EP_DGRAM { EndpointKind::Datagram } else { EndpointKind::Reliable }
 }
 
-static FID_OPERATIONS: fi_ops = fi_ops {
-    size: size_of::<fi_ops>(),
-    close: Some(close),
-    bind: Some(bind),
-    control: Some(control),
-    ops_open: Some(crate::no::ops_open),
-    tostr: None,
-    ops_set: None,
-};
+static FID_OPERATIONS: fi_ops = crate::no::operations(close, bind, control);
 
 static OPERATIONS: fi_ops_ep = fi_ops_ep {
     size: size_of::<fi_ops_ep>(),

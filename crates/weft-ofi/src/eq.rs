@@ -240,15 +240,7 @@ impl EventQueue {
     }
 }
 
-static FID_OPERATIONS: fi_ops = fi_ops {
-    size: size_of::<fi_ops>(),
-    close: Some(close),
-    bind: Some(crate::no::bind),
-    control: Some(control),
-    ops_open: Some(crate::no::ops_open),
-    tostr: None,
-    ops_set: None,
-};
+static FID_OPERATIONS: fi_ops = crate::no::operations(close, crate::no::bind, control);
 
 static OPERATIONS: fi_ops_eq = fi_ops_eq {
     size: size_of::<fi_ops_eq>(),

@@ -21,15 +21,7 @@ unsafe impl Noun for Fabric {
     const MARK: u64 = u64::from_be_bytes(*b"weft-fab");
 }
 
-static FID_OPERATIONS: fi_ops = fi_ops {
-    size: size_of::<fi_ops>(),
-    close: Some(close),
-    bind: Some(crate::no::bind),
-    control: Some(crate::no::control),
-    ops_open: Some(crate::no::ops_open),
-    tostr: None,
-    ops_set: None,
-};
+static FID_OPERATIONS: fi_ops = crate::no::operations(close, crate::no::bind, crate::no::control);
 
 static OPERATIONS: fi_ops_fabric = fi_ops_fabric {
     size: size_of::<fi_ops_fabric>(),

@@ -64,15 +64,7 @@ impl Region {
     }
 }
 
-static FID_OPERATIONS: fi_ops = fi_ops {
-    size: size_of::<fi_ops>(),
-    close: Some(close),
-    bind: Some(bind),
-    control: Some(control),
-    ops_open: Some(crate::no::ops_open),
-    tostr: None,
-    ops_set: None,
-};
+static FID_OPERATIONS: fi_ops = crate::no::operations(close, bind, control);
 
 pub(crate) static OPERATIONS: fi_ops_mr = fi_ops_mr {
     size: size_of::<fi_ops_mr>(),

@@ -32,14 +32,15 @@ fn sends(endpoint: &Endpoint) -> Operation {
 }
 
 /// A datagram fits in one packet on every path, also where this one could carry more.
-fn check_datagram(length: usize) -> Result {
-    if length > DATAGRAM_MAX_BYTES { Err(-FI_EMSGSIZE) } else { Ok(()) }
+#[inline]
+fn check_length(endpoint: &Endpoint, length: usize) -> Result {
+    if endpoint.is_datagram() && length > DATAGRAM_MAX_BYTES { Err(-FI_EMSGSIZE) } else { Ok(()) }
 }
 
 #[inline]
 fn transmit(endpoint: &Endpoint, call: &Call) -> Result<usize> {
     if endpoint.is_datagram() {
-        check_datagram(call.local.length()?)?;
+        check_length(endpoint, call.local.length()?)?;
     }
     operation::transmit(endpoint, sends(endpoint), call, |_| {})
 }
@@ -138,6 +139,7 @@ unsafe extern "C" fn inject(ep: *mut fid_ep, pointer: *const c_void, length: usi
     guard::count(|| {
         // SAFETY: what C gives to a function of an endpoint's table.
         let endpoint = unsafe { handle::of::<Endpoint>(ep)? };
+        check_length(endpoint, length)?;
         operation::inject(endpoint, sends(endpoint), pointer, length, peer, |_| {})
     })
 }
@@ -170,6 +172,7 @@ unsafe extern "C" fn inject_data(
     guard::count(|| {
         // SAFETY: what C gives to a function of an endpoint's table.
         let endpoint = unsafe { handle::of::<Endpoint>(ep)? };
+        check_length(endpoint, length)?;
         let fill = |command: &mut _| operation::immediate(command, data);
         operation::inject(endpoint, sends(endpoint), pointer, length, peer, fill)
     })

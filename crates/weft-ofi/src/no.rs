@@ -33,6 +33,23 @@ missing! {
     join(*mut fid_ep, *const c_void, u64, *mut *mut fid_mc, *mut c_void) -> c_int;
 }
 
+type Close = unsafe extern "C" fn(*mut fid) -> c_int;
+type Bind = unsafe extern "C" fn(*mut fid, *mut fid, u64) -> c_int;
+type Control = unsafe extern "C" fn(*mut fid, c_int, *mut c_void) -> c_int;
+
+/// The operations that all objects have.
+pub(crate) const fn operations(close: Close, bind: Bind, control: Control) -> fi_ops {
+    fi_ops {
+        size: size_of::<fi_ops>(),
+        close: Some(close),
+        bind: Some(bind),
+        control: Some(control),
+        ops_open: Some(ops_open),
+        tostr: None,
+        ops_set: None,
+    }
+}
+
 /// Tables of operations that an endpoint was not opened for.
 pub(crate) mod tables {
     use std::ffi::{c_int, c_void};

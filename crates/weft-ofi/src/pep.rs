@@ -198,26 +198,10 @@ impl Source for Passive {
     }
 }
 
-static FID_OPERATIONS: fi_ops = fi_ops {
-    size: size_of::<fi_ops>(),
-    close: Some(close),
-    bind: Some(bind),
-    control: Some(control),
-    ops_open: Some(crate::no::ops_open),
-    tostr: None,
-    ops_set: None,
-};
+static FID_OPERATIONS: fi_ops = crate::no::operations(close, bind, control);
 
 /// A request that nobody answers is rejected when it is closed.
-static REQUEST_OPERATIONS: fi_ops = fi_ops {
-    size: size_of::<fi_ops>(),
-    close: Some(close_request),
-    bind: Some(crate::no::bind),
-    control: Some(crate::no::control),
-    ops_open: Some(crate::no::ops_open),
-    tostr: None,
-    ops_set: None,
-};
+static REQUEST_OPERATIONS: fi_ops = crate::no::operations(close_request, crate::no::bind, crate::no::control);
 
 static OPERATIONS: fi_ops_ep = fi_ops_ep {
     size: size_of::<fi_ops_ep>(),

@@ -73,15 +73,7 @@ impl Object {
     }
 }
 
-static FID_OPERATIONS: fi_ops = fi_ops {
-    size: size_of::<fi_ops>(),
-    close: Some(close),
-    bind: Some(crate::no::bind),
-    control: Some(crate::no::control),
-    ops_open: Some(crate::no::ops_open),
-    tostr: None,
-    ops_set: None,
-};
+static FID_OPERATIONS: fi_ops = crate::no::operations(close, crate::no::bind, crate::no::control);
 
 static OPERATIONS: fi_ops_poll =
     fi_ops_poll { size: size_of::<fi_ops_poll>(), poll: Some(poll), poll_add: Some(add), poll_del: Some(remove) };

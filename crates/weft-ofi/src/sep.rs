@@ -180,15 +180,7 @@ impl Drop for Scalable {
     }
 }
 
-static FID_OPERATIONS: fi_ops = fi_ops {
-    size: size_of::<fi_ops>(),
-    close: Some(close),
-    bind: Some(bind),
-    control: Some(control),
-    ops_open: Some(crate::no::ops_open),
-    tostr: None,
-    ops_set: None,
-};
+static FID_OPERATIONS: fi_ops = crate::no::operations(close, bind, control);
 
 static OPERATIONS: fi_ops_ep = fi_ops_ep {
     size: size_of::<fi_ops_ep>(),
@@ -311,6 +303,36 @@ unsafe extern "C" fn get_name(fid: fid_t, into: *mut c_void, length: *mut usize)
     })
 }
 
+/// Opens one side of a context.
+///
+/// # Safety
+/// `sep` is null or a scalable endpoint.
+unsafe fn open_context(
+    sep: *mut fid_ep,
+    index: c_int,
+    side: Side,
+    flags: Option<u64>,
+    into: *mut *mut fid_ep,
+    context: *mut c_void,
+) -> Result {
+    // SAFETY: as the caller says.
+    let scalable = unsafe { &handle::of::<Handle>(sep)?.shared };
+    if into.is_null() {
+        return Err(-FI_EINVAL);
+    }
+    let mut attributes = scalable.attributes.clone();
+    let (class, own_flags, other_caps) = match side {
+        Side::Transmit => (FI_CLASS_TX_CTX, &mut attributes.transmit_flags, &mut attributes.receive_caps),
+        Side::Receive => (FI_CLASS_RX_CTX, &mut attributes.receive_flags, &mut attributes.transmit_caps),
+    };
+    *own_flags = flags.unwrap_or(*own_flags);
+    *other_caps = 0;
+    let role = Role::Part(scalable.part(index, side)?);
+    // SAFETY: `into` was checked.
+    unsafe { *into = Endpoint::new(&scalable.domain, attributes, role, None).face(class, context) };
+    Ok(())
+}
+
 /// `fi_tx_context`.
 unsafe extern "C" fn transmit_context(
     sep: *mut fid_ep,
@@ -319,21 +341,10 @@ unsafe extern "C" fn transmit_context(
     into: *mut *mut fid_ep,
     context: *mut c_void,
 ) -> c_int {
-    guard::call(|| {
-        // SAFETY: what C gives to a function of a scalable endpoint's table.
-        let (scalable, wanted) = unsafe { (&handle::of::<Handle>(sep)?.shared, wanted.as_ref()) };
-        if into.is_null() {
-            return Err(-FI_EINVAL);
-        }
-        let mut attributes = scalable.attributes.clone();
-        attributes.receive_caps = 0;
-        if let Some(wanted) = wanted {
-            attributes.transmit_flags = wanted.op_flags;
-        }
-        let role = Role::Part(scalable.part(index, Side::Transmit)?);
-        // SAFETY: `into` was checked.
-        unsafe { *into = Endpoint::new(&scalable.domain, attributes, role, None).face(FI_CLASS_TX_CTX, context) };
-        Ok(())
+    // SAFETY: what C gives to a function of a scalable endpoint's table.
+    guard::call(|| unsafe {
+        let flags = wanted.as_ref().map(|wanted| wanted.op_flags);
+        open_context(sep, index, Side::Transmit, flags, into, context)
     })
 }
 
@@ -345,20 +356,9 @@ unsafe extern "C" fn receive_context(
     into: *mut *mut fid_ep,
     context: *mut c_void,
 ) -> c_int {
-    guard::call(|| {
-        // SAFETY: what C gives to a function of a scalable endpoint's table.
-        let (scalable, wanted) = unsafe { (&handle::of::<Handle>(sep)?.shared, wanted.as_ref()) };
-        if into.is_null() {
-            return Err(-FI_EINVAL);
-        }
-        let mut attributes = scalable.attributes.clone();
-        attributes.transmit_caps = 0;
-        if let Some(wanted) = wanted {
-            attributes.receive_flags = wanted.op_flags;
-        }
-        let role = Role::Part(scalable.part(index, Side::Receive)?);
-        // SAFETY: `into` was checked.
-        unsafe { *into = Endpoint::new(&scalable.domain, attributes, role, None).face(FI_CLASS_RX_CTX, context) };
-        Ok(())
+    // SAFETY: what C gives to a function of a scalable endpoint's table.
+    guard::call(|| unsafe {
+        let flags = wanted.as_ref().map(|wanted| wanted.op_flags);
+        open_context(sep, index, Side::Receive, flags, into, context)
     })
 }
