@@ -17,7 +17,8 @@ use crate::limits::PAGE_BYTES;
 /// # Safety
 /// `length` bytes at `into` can be written, and are another place.
 pub(crate) unsafe fn read(from: *const u8, into: *mut u8, length: usize) -> Result<(), Fault> {
-    move_all(into, from.cast_mut(), length, libc::process_vm_readv)
+    // SAFETY: as the caller says.
+    unsafe { move_all(into, from.cast_mut(), length, libc::process_vm_readv) }
 }
 
 /// Copies into memory that need not be mapped, or not for writing.
@@ -25,7 +26,8 @@ pub(crate) unsafe fn read(from: *const u8, into: *mut u8, length: usize) -> Resu
 /// # Safety
 /// `length` bytes at `from` can be read, and are another place; nobody has a reference to those at `to`.
 pub(crate) unsafe fn write(to: *mut u8, from: *const u8, length: usize) -> Result<(), Fault> {
-    move_all(from.cast_mut(), to, length, libc::process_vm_writev)
+    // SAFETY: as the caller says.
+    unsafe { move_all(from.cast_mut(), to, length, libc::process_vm_writev) }
 }
 
 type Call = unsafe extern "C" fn(
@@ -37,11 +39,14 @@ type Call = unsafe extern "C" fn(
     libc::c_ulong,
 ) -> isize;
 
-fn move_all(mut ours: *mut u8, mut guarded: *mut u8, mut length: usize, call: Call) -> Result<(), Fault> {
+/// # Safety
+/// As [`read`] or [`write`], by the call.
+unsafe fn move_all(mut ours: *mut u8, mut guarded: *mut u8, mut length: usize, call: Call) -> Result<(), Fault> {
     while length > 0 {
         let local = libc::iovec { iov_base: ours.cast(), iov_len: length };
         let remote = libc::iovec { iov_base: guarded.cast(), iov_len: length };
-        // SAFETY: the system checks both sides, and whoever called vouches for the meaning of the bytes.
+        // SAFETY: the system finds out what is mapped on either side; that nobody has references to the bytes that are
+        // written is as the caller says.
         let moved = unsafe { call(std::process::id().cast_signed(), &raw const local, 1, &raw const remote, 1, 0) };
         match usize::try_from(moved) {
             Ok(moved) if moved > 0 => {

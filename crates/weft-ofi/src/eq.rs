@@ -80,8 +80,15 @@ unsafe impl Send for OwnedInfo {}
 
 impl Drop for OwnedInfo {
     fn drop(&mut self) {
-        // SAFETY: it was made by `fi_dupinfo`, and belongs to us.
-        unsafe { crate::log::free_info(self.0) };
+        // SAFETY: it was made by `fi_dupinfo`, and belongs to us; its handle is null, or that of a request of which nobody
+        // was told.
+        unsafe {
+            if let Some(info) = self.0.as_ref().filter(|info| !info.handle.is_null()) {
+                // Whoever asked is told that nobody will answer.
+                let _ = handle::close::<crate::pep::Asked>(info.handle);
+            }
+            crate::log::free_info(self.0);
+        }
     }
 }
 

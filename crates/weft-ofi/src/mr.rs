@@ -106,8 +106,8 @@ impl Wanted {
                     -FI_EINVAL
                 });
             }
-            // Without this mode programs may register what they will map later, or never.
-            Ok(match domain.mr_mode & FI_MR_ALLOCATED != 0 {
+            // Without this mode programs may register what they will map later, or never; and nobody has all mapped.
+            Ok(match domain.mr_mode & FI_MR_ALLOCATED != 0 && !self.pointer.is_null() {
                 true => Memory::from_raw(self.pointer, self.length),
                 false => Memory::from_raw_unmapped(self.pointer, self.length, true),
             })

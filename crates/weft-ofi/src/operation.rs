@@ -57,12 +57,12 @@ impl Local {
         }
     }
 
-    fn pieces(self) -> Result<&'static [iovec]> {
-        let Local::Many { pieces, count, .. } = self else { return Ok(&[]) };
+    fn pieces(&self) -> Result<&[iovec]> {
+        let Local::Many { pieces, count, .. } = *self else { return Ok(&[]) };
         if count > LOCAL_PIECES_MAX || (pieces.is_null() && count > 0) {
             return Err(-FI_EINVAL);
         }
-        // SAFETY: the caller of the interface gives that many; they are used before the call returns.
+        // SAFETY: the caller of the interface gives that many for the time of the call, in which alone there are `Local`s.
         Ok(if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(pieces, count) } })
     }
 

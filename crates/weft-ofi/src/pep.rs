@@ -247,9 +247,10 @@ pub(crate) unsafe extern "C" fn open(
         }
         // SAFETY: as above.
         let copy = OwnedInfo(unsafe { log::duplicate_info(info) });
-        if copy.0.is_null() {
-            return Err(-FI_ENOMEM);
-        }
+        // SAFETY: it was just made, or is null.
+        let Some(copied) = (unsafe { copy.0.as_mut() }) else { return Err(-FI_ENOMEM) };
+        // Each request has a handle of its own.
+        copied.handle = std::ptr::null_mut();
         let passive = Passive {
             fabric: fabric.clone(),
             attributes,
