@@ -6,6 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
@@ -33,19 +34,50 @@ pub(crate) struct Peers {
     /// Names of receive contexts other than the first.
     contexts: RwLock<HashMap<(u64, u32), PeerId>>,
     table: Mutex<Table>,
+    /// Endpoints that are bound to it.
+    users: AtomicUsize,
     /// Where other processes find them, or have put them.
     shared: Option<SharedVector>,
     /// Where insertions report, if they report later.
     events: OnceLock<Arc<EventQueue>>,
     reports: bool,
-    /// Endpoints that use it: then it cannot be closed.
-    pub(crate) users: AtomicUsize,
 }
 
 // SAFETY: `fid_av` begins with its `fid`.
 unsafe impl Noun for Peers {
     type Face = fid_av;
     const MARK: u64 = u64::from_be_bytes(*b"weft-av ");
+}
+
+/// A vector as endpoints have it that are bound to it: while they are, it cannot be closed. Completion queues that only
+/// ask it for names do not count.
+pub(crate) struct BoundPeers(Arc<Peers>);
+
+impl BoundPeers {
+    pub(crate) fn new(peers: &Arc<Peers>) -> BoundPeers {
+        peers.users.fetch_add(1, Ordering::Relaxed);
+        BoundPeers(peers.clone())
+    }
+}
+
+impl Clone for BoundPeers {
+    fn clone(&self) -> BoundPeers {
+        BoundPeers::new(&self.0)
+    }
+}
+
+impl Deref for BoundPeers {
+    type Target = Arc<Peers>;
+
+    fn deref(&self) -> &Arc<Peers> {
+        &self.0
+    }
+}
+
+impl Drop for BoundPeers {
+    fn drop(&mut self) {
+        self.0.users.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 #[derive(Default)]
@@ -279,9 +311,17 @@ impl Peers {
         flags: u64,
         context: *mut c_void,
     ) -> Result<usize> {
+        if self.reports && self.events.get().is_none() {
+            log::info!(AV, "bind an event queue first: the vector was opened with FI_EVENT");
+            return Err(-FI_ENOEQ);
+        }
         let errors = if flags & FI_SYNC_ERR != 0 { context.cast::<c_int>() } else { std::ptr::null_mut() };
         if flags & FI_SYNC_ERR != 0 && errors.is_null() {
             return Err(-FI_EINVAL);
+        }
+        if self.reports && self.events.get().is_none() {
+            log::info!(AV, "the vector was opened with FI_EVENT: bind an event queue first");
+            return Err(-FI_ENOEQ);
         }
         let mut inserted = 0;
         for (index, address) in addresses.enumerate() {
@@ -357,7 +397,13 @@ pub(crate) unsafe extern "C" fn open(
             FI_AV_MAP | FI_AV_TABLE => {}
             _ => return Err(-FI_EINVAL),
         }
+        if attributes.flags & !(FI_EVENT | FI_READ | FI_SYMMETRIC) != 0 {
+            return Err(-FI_EINVAL);
+        }
         let read_only = attributes.flags & FI_READ != 0;
+        if attributes.flags & !(FI_EVENT | FI_READ | FI_SYMMETRIC) != 0 {
+            return Err(-FI_EINVAL);
+        }
         let shared = match attributes.name.is_null() {
             true if read_only => {
                 log::info!(AV, "only a shared address vector can be opened with FI_READ: name it");
@@ -380,10 +426,10 @@ pub(crate) unsafe extern "C" fn open(
             index_of: Slots::new(),
             contexts: RwLock::default(),
             table: Mutex::default(),
+            users: AtomicUsize::new(0),
             shared,
             events: OnceLock::new(),
             reports: attributes.flags & FI_EVENT != 0,
-            users: AtomicUsize::new(0),
         };
         let fid = handle::fid_of(FI_CLASS_AV, context, &FID_OPERATIONS);
         let face = fid_av { fid, ops: handle::table(&OPERATIONS) };
@@ -397,8 +443,11 @@ unsafe extern "C" fn close(fid: *mut fid) -> c_int {
     guard::call(|| {
         // SAFETY: what C gives to a function of an address vector's table.
         let peers = unsafe { handle::of_fid::<Peers>(fid)? };
-        if peers.users.load(Ordering::Acquire) > 0 {
+        if peers.users.load(Ordering::Relaxed) > 0 {
             return Err(-FI_EBUSY);
+        }
+        if let Some(shared) = &peers.shared {
+            shared.unlink();
         }
         peers.clear();
         // SAFETY: as above. Queues that told names from it may go on.

@@ -5,13 +5,15 @@ use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
-use weft::connection::{ConnectFailure, Connection, Event, Manager, listener_at};
+use weft::connection::{ConnectFailure, Connection, Event, Manager, Settings, listener_at};
 
 use crate::abi::*;
 use crate::ep::{Endpoint, Shared};
 use crate::eq::{EventQueue, Source};
 use crate::guard::{self, Result};
+use crate::limits::CONNECTION_PATIENCE_MS;
 use crate::pep::{Asked, private_data};
 use crate::{address, handle, log};
 
@@ -44,7 +46,8 @@ struct End {
 
 impl Connections {
     pub(crate) fn new(nic: &weft::Domain) -> Result<Connections> {
-        let manager = Manager::new(nic).map_err(|error| guard::errno(&error))?;
+        let patience = Some(Duration::from_millis(CONNECTION_PATIENCE_MS));
+        let manager = Manager::with(nic, Settings { patience }).map_err(|error| guard::errno(&error))?;
         Ok(Connections { manager, ends: Mutex::default(), next: AtomicU64::new(1) })
     }
 
@@ -231,8 +234,14 @@ unsafe extern "C" fn shutdown(ep: *mut fid_ep, flags: u64) -> c_int {
     guard::call(|| {
         // SAFETY: what C gives to a function of an endpoint's table.
         let shared = unsafe { handle::of::<Endpoint>(ep)? }.shared();
+        if shared.attributes.kind != FI_EP_MSG {
+            return Err(-FI_ENOSYS);
+        }
         if flags != 0 {
             return Err(-FI_EINVAL);
+        }
+        if shared.attributes.kind != FI_EP_MSG {
+            return Err(-FI_EOPNOTSUPP);
         }
         let connection = shared.connection();
         let connection = connection.as_ref().ok_or(-FI_ENOTCONN)?;

@@ -217,6 +217,12 @@ pub(crate) unsafe extern "C" fn open_with_flags(
         }
         // SAFETY: an info of libfabric, whose attributes are null or valid.
         let attributes = unsafe { Attributes::of(info)? };
+        if let Some(name) = &attributes.domain_name
+            && !interface::interfaces().iter().any(|interface| interface.name == *name)
+        {
+            log::info!(DOMAIN, "there is no interface {name}, or it is not up");
+            return Err(-FI_EINVAL);
+        }
         let domain = Domain::new(fabric, &attributes)?;
         let face = fid_domain {
             fid: handle::fid_of(FI_CLASS_DOMAIN, context, &FID_OPERATIONS),

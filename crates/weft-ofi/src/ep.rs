@@ -10,7 +10,7 @@ use weft::raw::ClaimId;
 use weft::{Address, EndpointKind, EndpointOptions, PeerId, Side};
 
 use crate::abi::*;
-use crate::av::Peers;
+use crate::av::{BoundPeers, Peers};
 use crate::cntr::Count;
 use crate::context::{Pool, SharedTransmit};
 use crate::cq::Queue;
@@ -27,6 +27,7 @@ use crate::sep::Part;
 /// What a handle of an endpoint stands for. Aliases are handles of their own, with other flags.
 pub(crate) struct Endpoint {
     shared: Arc<Shared>,
+    is_alias: bool,
     transmit_flags: AtomicU64,
     receive_flags: AtomicU64,
 }
@@ -43,6 +44,7 @@ pub(crate) struct Shared {
     pub(crate) attributes: Attributes,
     bound: Mutex<Bound>,
     live: OnceLock<Live>,
+    aliases: AtomicUsize,
     /// The least room that is left in a multi-receive buffer before it is given back.
     pub(crate) multi_receive_least: AtomicUsize,
     connection: Mutex<Option<Connection>>,
@@ -97,7 +99,7 @@ struct Bound {
     transmit_queue: Option<(Arc<Queue>, bool)>,
     receive_queue: Option<(Arc<Queue>, bool)>,
     counters: Vec<(Arc<Count>, u64)>,
-    peers: Option<Arc<Peers>>,
+    peers: Option<BoundPeers>,
     events: Option<Arc<EventQueue>>,
     /// The endpoint whose receives it shares.
     pool: Option<Arc<Endpoint>>,
@@ -137,7 +139,7 @@ impl Bound {
 /// An endpoint that is enabled.
 pub(crate) struct Live {
     pub(crate) endpoint: weft::Endpoint,
-    peers: Option<Arc<Peers>>,
+    peers: Option<BoundPeers>,
     /// The only peer, of a connected endpoint.
     connected: AtomicU32,
     /// Success is told only where the flags ask for it.
@@ -196,6 +198,7 @@ impl Endpoint {
             domain: domain.clone(),
             bound: Mutex::default(),
             live: OnceLock::new(),
+            aliases: AtomicUsize::new(0),
             multi_receive_least: AtomicUsize::new(64),
             connection: Mutex::default(),
             name,
@@ -207,6 +210,7 @@ impl Endpoint {
             transmit_flags: AtomicU64::new(shared.attributes.transmit_flags),
             receive_flags: AtomicU64::new(shared.attributes.receive_flags),
             shared: Arc::new(shared),
+            is_alias: false,
         }
     }
 
@@ -365,7 +369,7 @@ impl Endpoint {
         if let Some((_, live)) = pool {
             let queue = bound.receive_queue.as_ref().map(|(queue, _)| queue);
             if let Some(pool) = &live.pool {
-                pool.link(bound.peers.as_ref(), queue);
+                pool.link(bound.peers.as_deref(), queue);
             }
             if let (Some(queue), Some(peers)) = (&live.receive_queue, &bound.peers) {
                 queue.names_from(peers);
@@ -399,7 +403,7 @@ impl Endpoint {
         &self,
         endpoint: weft::Endpoint,
         bound: &Bound,
-        peers: Option<Arc<Peers>>,
+        peers: Option<BoundPeers>,
         pool: Option<Arc<Pool>>,
     ) -> Live {
         let attributes = &self.shared.attributes;
@@ -523,15 +527,27 @@ impl Endpoint {
 }
 
 unsafe extern "C" fn close(fid: *mut fid) -> c_int {
-    // SAFETY: what C gives to a function of an endpoint's table.
-    guard::call(|| unsafe { handle::close::<Endpoint>(fid) })
+    guard::call(|| {
+        // SAFETY: what C gives to a function of an endpoint's table.
+        let endpoint = unsafe { handle::of_fid::<Endpoint>(fid)? };
+        if !endpoint.is_alias && endpoint.shared.aliases.load(Ordering::Relaxed) > 0 {
+            return Err(-FI_EBUSY);
+        }
+        // SAFETY: as above.
+        unsafe { handle::close::<Endpoint>(fid) }
+    })
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        if self.is_alias {
+            self.shared.aliases.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        if let Some(peers) = &self.bound.get_mut().unwrap_or_else(PoisonError::into_inner).peers {
-            peers.users.fetch_sub(1, Ordering::AcqRel);
-        }
         if let Some(connection) = self.connection().take()
             && let Ok(connections) = self.domain.connections()
         {
@@ -579,8 +595,7 @@ unsafe extern "C" fn bind(fid: *mut fid, to: *mut fid, flags: u64) -> c_int {
                 if bound.peers.is_some() || is_part || endpoint.shared.attributes.kind == FI_EP_MSG {
                     return Err(-FI_EINVAL);
                 }
-                peers.users.fetch_add(1, Ordering::AcqRel);
-                bound.peers = Some(peers.clone());
+                bound.peers = Some(BoundPeers::new(peers));
                 Ok(())
             }
             FI_CLASS_SRX_CTX => {
@@ -657,8 +672,10 @@ unsafe extern "C" fn control(fid: *mut fid, command: c_int, argument: *mut c_voi
                     0 => {}
                     _ => return Err(-FI_EINVAL),
                 }
+                endpoint.shared.aliases.fetch_add(1, Ordering::Relaxed);
                 let copy = Endpoint {
                     shared: endpoint.shared.clone(),
+                    is_alias: true,
                     transmit_flags: AtomicU64::new(transmit),
                     receive_flags: AtomicU64::new(receive),
                 };

@@ -36,8 +36,14 @@ unsafe impl Noun for EventQueue {
 
 /// Something that puts events into queues when it is asked.
 pub(crate) trait Source: Send + Sync {
-    /// Puts what happened into the queues that it is for.
+    /// Puts what happened into the queues that it is for, or keeps it until it is asked to tell.
     fn poll(&self) -> weft::Result<()>;
+    /// Whether it keeps something.
+    fn keeps(&self) -> bool {
+        false
+    }
+    /// Puts what it keeps into the queues.
+    fn tell(&self) {}
     /// Makes ready for sleep on the descriptor; false: ask again instead.
     fn try_wait(&self) -> weft::Result<bool>;
     /// What to sleep on.
@@ -150,12 +156,23 @@ impl EventQueue {
 
     /// Asks the sources if there is nothing to read.
     fn poll(&self) {
-        if self.events().is_empty() {
-            for source in self.sources() {
+        if !self.events().is_empty() {
+            return;
+        }
+        let sources = self.sources();
+        let poll = || {
+            for source in &sources {
                 if let Err(error) = source.poll() {
                     crate::log::warning!(EQ, "{error}");
                 }
             }
+        };
+        poll();
+        if sources.iter().any(|source| source.keeps()) {
+            // Who asks for another connection has heard of the one before: so shall this side, though the news came to
+            // another socket.
+            poll();
+            sources.iter().for_each(|source| source.tell());
         }
     }
 

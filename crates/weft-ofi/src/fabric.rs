@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::abi::*;
 use crate::guard;
 use crate::handle::{self, Noun};
-use crate::log;
+use crate::{interface, log};
 
 /// A fabric.
 pub(crate) struct Fabric {
@@ -52,6 +52,13 @@ pub(crate) unsafe extern "C" fn open(
         let attributes = unsafe { attributes.as_ref() }.ok_or(-FI_EINVAL)?;
         if into.is_null() {
             return Err(-FI_EINVAL);
+        }
+        // SAFETY: a text of C, or null.
+        let asked = unsafe { interface::text(attributes.name)? };
+        let known = crate::info::fabric_name();
+        if let Some(asked) = asked.filter(|asked| *asked != known) {
+            log::info!(FABRIC, "there is no fabric {asked}, only {known}");
+            return Err(-FI_ENODATA);
         }
         let name = log::parameter(c"fabric").unwrap_or_default();
         let fabric = weft::Fabric::new(&name).map_err(|error| guard::errno(&error))?;

@@ -26,6 +26,7 @@ mod request;
 mod tests;
 
 pub(crate) use self::attributes::Attributes;
+pub(crate) use self::limits::DATAGRAM_MAX_BYTES;
 use self::limits::*;
 use self::offer::{KINDS, Mismatch, Offer, negotiate};
 use self::place::{Ends, Nowhere, Place};

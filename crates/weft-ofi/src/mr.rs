@@ -133,6 +133,10 @@ impl Wanted {
         if into.is_null() || self.access & !known != 0 || self.length == 0 || self.offset != 0 {
             return Err(-FI_EINVAL);
         }
+        // Only who registers everything begins there.
+        if self.pointer.is_null() && self.length != usize::MAX {
+            return Err(-FI_EINVAL);
+        }
         if self.flags & !(FI_RMA_EVENT | FI_HMEM_DEVICE_ONLY | FI_HMEM_HOST_ALLOC) != 0 {
             log::info!(MR, "flags {:#x} are not supported", self.flags);
             return Err(-FI_EINVAL);

@@ -9,6 +9,7 @@ use crate::abi::*;
 use crate::ep::Endpoint;
 use crate::guard::{self, Result};
 use crate::handle;
+use crate::info::DATAGRAM_MAX_BYTES;
 use crate::operation::{self, Call, Local, ReceiveCall};
 
 pub(crate) static OPERATIONS: fi_ops_msg = fi_ops_msg {
@@ -30,8 +31,16 @@ fn sends(endpoint: &Endpoint) -> Operation {
     if endpoint.is_datagram() { Operation::Datagram } else { Operation::Send }
 }
 
+/// A datagram fits in one packet on every path, also where this one could carry more.
+fn check_datagram(length: usize) -> Result {
+    if length > DATAGRAM_MAX_BYTES { Err(-FI_EMSGSIZE) } else { Ok(()) }
+}
+
 #[inline]
 fn transmit(endpoint: &Endpoint, call: &Call) -> Result<usize> {
+    if endpoint.is_datagram() {
+        check_datagram(call.local.length()?)?;
+    }
     operation::transmit(endpoint, sends(endpoint), call, |_| {})
 }
 

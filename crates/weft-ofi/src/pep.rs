@@ -34,6 +34,8 @@ struct State {
     name: Option<Address>,
     listener: Option<Listener>,
     listens: bool,
+    /// Those that are to be told of.
+    requests: Vec<Request>,
 }
 
 // SAFETY: `fid_pep` begins with its `fid`.
@@ -167,13 +169,23 @@ unsafe fn set_address(pointer: &mut *mut c_void, length: &mut usize, format: u32
 
 impl Source for Passive {
     fn poll(&self) -> weft::Result<()> {
-        let Some(events) = self.events.get() else { return Ok(()) };
-        loop {
-            let state = self.state();
-            let Some(listener) = state.listener.as_ref().filter(|_| state.listens) else { return Ok(()) };
-            let Some(request) = listener.poll()? else { return Ok(()) };
-            drop(state);
-            self.announce(events, request);
+        let state = &mut *self.state();
+        if let Some(listener) = state.listener.as_ref().filter(|_| state.listens) {
+            while let Some(request) = listener.poll()? {
+                state.requests.push(request);
+            }
+        }
+        Ok(())
+    }
+
+    fn keeps(&self) -> bool {
+        !self.state().requests.is_empty()
+    }
+
+    fn tell(&self) {
+        let requests = std::mem::take(&mut self.state().requests);
+        if let Some(events) = self.events.get() {
+            requests.into_iter().for_each(|request| self.announce(events, request));
         }
     }
 

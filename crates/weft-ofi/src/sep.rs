@@ -11,7 +11,7 @@ use weft::raw::Numbers;
 use weft::{Address, EndpointKind, EndpointOptions, Side};
 
 use crate::abi::*;
-use crate::av::Peers;
+use crate::av::{BoundPeers, Peers};
 use crate::domain::Domain;
 use crate::ep::{Endpoint, Role};
 use crate::eq::EventQueue;
@@ -23,6 +23,7 @@ use crate::{address, log};
 /// What a handle of a scalable endpoint stands for. Aliases are handles of their own.
 pub(crate) struct Handle {
     shared: Arc<Scalable>,
+    is_alias: bool,
 }
 
 // SAFETY: `fid_ep` begins with its `fid`.
@@ -37,8 +38,8 @@ pub(crate) struct Scalable {
     numbers: Numbers,
     pub(crate) domain: Arc<Domain>,
     attributes: Attributes,
-    peers: Mutex<Option<Arc<Peers>>>,
-    handles: AtomicUsize,
+    peers: Mutex<Option<BoundPeers>>,
+    aliases: AtomicUsize,
 }
 
 /// The two contexts of one index.
@@ -103,7 +104,7 @@ impl Scalable {
         self.contexts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn peers(&self) -> Option<Arc<Peers>> {
+    pub(crate) fn peers(&self) -> Option<BoundPeers> {
         self.peers.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -129,7 +130,7 @@ impl Scalable {
             domain: domain.clone(),
             attributes,
             peers: Mutex::default(),
-            handles: AtomicUsize::new(0),
+            aliases: AtomicUsize::new(0),
         })
     }
 
@@ -154,8 +155,8 @@ impl Scalable {
     }
 
     /// Opens a handle.
-    fn face(self: &Arc<Self>, context: *mut c_void) -> *mut fid_ep {
-        self.handles.fetch_add(1, Ordering::Relaxed);
+    fn face(self: &Arc<Self>, is_alias: bool, context: *mut c_void) -> *mut fid_ep {
+        self.aliases.fetch_add(usize::from(is_alias), Ordering::Relaxed);
         let face = fid_ep {
             fid: handle::fid_of(FI_CLASS_SEP, context, &FID_OPERATIONS),
             ops: handle::table(&OPERATIONS),
@@ -167,7 +168,7 @@ impl Scalable {
             atomic: handle::table(&crate::atomic::OPERATIONS),
             collective: std::ptr::null_mut(),
         };
-        handle::open(face, Arc::new(Handle { shared: self.clone() }))
+        handle::open(face, Arc::new(Handle { shared: self.clone(), is_alias }))
     }
 }
 
@@ -231,7 +232,7 @@ pub(crate) unsafe extern "C" fn open(
         domain.check_source(&attributes)?;
         let scalable = Arc::new(Scalable::new(domain, attributes)?);
         // SAFETY: `into` was checked.
-        unsafe { *into = scalable.face(context) };
+        unsafe { *into = scalable.face(false, context) };
         Ok(())
     })
 }
@@ -239,14 +240,15 @@ pub(crate) unsafe extern "C" fn open(
 unsafe extern "C" fn close(fid: *mut fid) -> c_int {
     guard::call(|| {
         // SAFETY: what C gives to a function of a scalable endpoint's table.
-        let shared = unsafe { handle::of_fid::<Handle>(fid)? }.shared.clone();
-        let is_last = shared.handles.load(Ordering::Relaxed) == 1;
-        if is_last && shared.contexts().iter().any(|context| context.transmits || context.receives) {
+        let closed = unsafe { handle::of_fid::<Handle>(fid)? };
+        let (shared, is_alias) = (closed.shared.clone(), closed.is_alias);
+        let has_contexts = || shared.contexts().iter().any(|context| context.transmits || context.receives);
+        if !is_alias && (shared.aliases.load(Ordering::Relaxed) > 0 || has_contexts()) {
             return Err(-FI_EBUSY);
         }
         // SAFETY: as above.
         unsafe { handle::close::<Handle>(fid)? };
-        shared.handles.fetch_sub(1, Ordering::Relaxed);
+        shared.aliases.fetch_sub(usize::from(is_alias), Ordering::Relaxed);
         Ok(())
     })
 }
@@ -263,7 +265,7 @@ unsafe extern "C" fn bind(fid: *mut fid, to: *mut fid, _flags: u64) -> c_int {
                 if bound.is_some() {
                     return Err(-FI_EINVAL);
                 }
-                *bound = Some(peers.clone());
+                *bound = Some(BoundPeers::new(peers));
                 Ok(())
             }
             // Nothing is ever reported there.
@@ -292,7 +294,7 @@ unsafe extern "C" fn control(fid: *mut fid, command: c_int, argument: *mut c_voi
                     return Err(-FI_EINVAL);
                 }
                 // SAFETY: `fid` is open; the pointer in the argument was checked.
-                unsafe { *alias.fid = scalable.face((*fid).context).cast() };
+                unsafe { *alias.fid = scalable.face(true, (*fid).context).cast() };
                 Ok(())
             }
             _ => Err(-FI_ENOSYS),

@@ -11,6 +11,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::{Mutex, PoisonError};
 
 use weft::Address;
 
@@ -39,8 +40,8 @@ const IS_IP6: u64 = 2;
 pub(crate) struct SharedVector {
     words: NonNull<AtomicU64>,
     file: OwnedFd,
-    /// Who created it.
-    unlinks: Option<CString>,
+    /// Of who created it, the name.
+    unlinks: Mutex<Option<CString>>,
     writable: bool,
 }
 
@@ -63,7 +64,7 @@ impl SharedVector {
             return Err(failed("map"));
         }
         let words = NonNull::new(mapped.cast::<AtomicU64>()).ok_or(-FI_ENOMEM)?;
-        let vector = SharedVector { words, file, unlinks: created.then_some(path), writable: !read_only };
+        let vector = SharedVector { words, file, unlinks: Mutex::new(created.then_some(path)), writable: !read_only };
         if created {
             vector.word(HEADER_MAGIC).store(MAGIC, Ordering::Release);
         } else if vector.word(HEADER_MAGIC).load(Ordering::Acquire) != MAGIC {
@@ -155,6 +156,15 @@ impl SharedVector {
         Some(Address { socket, endpoint })
     }
 
+    /// Whoever made it takes its name away; others keep what they have open.
+    pub(crate) fn unlink(&self) {
+        let path = self.unlinks.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(path) = path {
+            // SAFETY: a text that ends with 0.
+            unsafe { libc::shm_unlink(path.as_ptr()) };
+        }
+    }
+
     /// Keeps other processes from changing it.
     fn lock(&self) -> Result<Locked<'_>> {
         if !self.writable {
@@ -167,10 +177,7 @@ impl SharedVector {
 
 impl Drop for SharedVector {
     fn drop(&mut self) {
-        if let Some(path) = &self.unlinks {
-            // SAFETY: a text that ends with 0.
-            unsafe { libc::shm_unlink(path.as_ptr()) };
-        }
+        self.unlink();
         // SAFETY: the mapping is this one's, and nothing of it is lent.
         unsafe { libc::munmap(self.words.as_ptr().cast(), BYTES) };
     }
@@ -321,10 +328,10 @@ mod tests {
     #[test]
     fn what_was_left_behind_is_used_anew() {
         let name = CString::new(format!("left {}", std::process::id())).unwrap();
-        let mut dead = SharedVector::open(&name, false, 0).unwrap();
+        let dead = SharedVector::open(&name, false, 0).unwrap();
         let address = Address { socket: "127.0.0.1:7".parse().unwrap(), endpoint: 1 };
         dead.insert(&address).unwrap();
-        dead.unlinks = None;
+        dead.unlinks.lock().unwrap().take();
         drop(dead);
         let next = SharedVector::open(&name, false, 0).unwrap();
         assert_eq!((next.get(0), next.insert(&address)), (None, Ok(0)));

@@ -4,6 +4,11 @@
 //! `callgrind_annotate --inclusive=yes`: the functions below are never inlined, so each has a line of its own. Without a
 //! profiler it prints the time of a message. Arguments: rounds, messages of a round (0: a conversation), bytes, and 1 for
 //! domains without a lock, and 1 for packets (then only a conversation makes sense).
+#![expect(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a profile is of use only while everything works, and the pairs have two sides"
+)]
 
 use std::hint::black_box;
 use std::ops::ControlFlow;

@@ -24,7 +24,7 @@ use crate::deferred::DeferredList;
 use crate::error::{Error, Result};
 use crate::limits::{
     DRAIN_ROUNDS_MAX, FLUSH_US, LINK_POLL_US, LINK_RETRY_US, LOOKS_PER_ROUND, PIECES_PER_BATCH, RECEIVE_ROUNDS_MAX,
-    SPIN_US, STAND_IN_US, TICKS_BETWEEN_LOOKS, TRANSMIT_BATCH_MAX,
+    SPIN_US, STAND_IN_US, TICKS_BETWEEN_LOOKS, TRANSMIT_BATCH_MAX, TRANSMIT_BYTES, TRANSMIT_PIECES,
 };
 use crate::local::Local;
 
@@ -178,7 +178,11 @@ pub(crate) struct Core {
 impl Core {
     pub(crate) fn new(engine: Engine<HostMemory>, link: Box<dyn Link>, local: Option<Local>) -> Core {
         let nowhere = link.local();
-        let transmit = || Transmit { to: nowhere, bytes: Vec::new(), pieces: Vec::new(), segment_bytes: 0, class: 0 };
+        // Each is used as soon as that many wait together, which may be late: then nothing shall be allocated any more.
+        let transmit = || {
+            let (bytes, pieces) = (Vec::with_capacity(TRANSMIT_BYTES), Vec::with_capacity(TRANSMIT_PIECES));
+            Transmit { to: nowhere, bytes, pieces, segment_bytes: 0, class: 0 }
+        };
         Core {
             engine,
             link: Staged::new(link),

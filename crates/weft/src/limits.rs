@@ -4,6 +4,11 @@ use weft_mem::device::Kind;
 
 /// Transmits that go to the link in one call.
 pub const TRANSMIT_BATCH_MAX: usize = weft_link::limits::SEND_BATCH_MAX;
+/// Bytes of headers and short payloads of one transmit for which room is made at the start: those of a datagram of the
+/// longest kind that loopback carries, or the headers of as many segments as leave in one call.
+pub const TRANSMIT_BYTES: usize = 16 << 10;
+/// Pieces of one transmit for which room is made at the start: three for each of the segments that leave in one call.
+pub const TRANSMIT_PIECES: usize = 3 * weft_core::limits::SEGMENTS_MAX;
 /// Pieces of a batch for which room is made at the start.
 pub const PIECES_PER_BATCH: usize = 4096;
 /// Batches that one round takes from the link before it lets the engine answer.

@@ -181,7 +181,7 @@ fn memory_that_need_not_be_mapped() {
 
 #[test]
 fn a_domain_with_a_thread_of_its_own_needs_its_lock() {
-    let builder = Fabric::new("alone").unwrap().domain().progress(weft::Progress::Automatic);
+    let builder = Fabric::new("alone").unwrap().domain().progress(Progress::Automatic);
     // SAFETY: no such domain is made.
     let opened = builder.single_threaded(unsafe { raw::OneAtATime::promise() }).udp("127.0.0.1:0");
     assert!(matches!(opened, Err(weft::Error::NotSingleThreaded)));

@@ -134,7 +134,7 @@ static void walk_hints_that_cannot_be_met(void)
     hints->tx_attr->caps = FI_MSG | (1ULL << 58);
     cannot("an unknown transmit capability", hints);
     hints = plain_hints();
-    hints->caps = FI_MSG | (1ULL << 58);
+    hints->caps = FI_MSG | (1ULL << 62);
     cannot("an unknown capability", hints);
     hints = plain_hints();
     hints->ep_attr->type = FI_EP_DGRAM;

@@ -39,7 +39,11 @@ static void walk_calls(struct side *side)
     EXPECT("unknown flags", fi_mr_reg(side->domain, side->memory, 4096, all_access, 0, 2004, 1ULL << 60, &mr, NULL), -FI_EBADFLAGS, -FI_EINVAL);
     EXPECT("an offset, which has to be 0", fi_mr_reg(side->domain, side->memory, 4096, all_access, 17, 2004, 0, &mr, NULL), -FI_EINVAL, -FI_EBADFLAGS);
     EXPECT("unknown access", fi_mr_reg(side->domain, side->memory, 4096, 1ULL << 60, 0, 2004, 0, &mr, NULL), -FI_EINVAL, -FI_EBADFLAGS);
-    EXPECT("no memory at all", fi_mr_reg(side->domain, NULL, 4096, all_access, 0, 2004, 0, &mr, NULL), -FI_EINVAL, -FI_EFAULT);
+    /* Pages that are not there may be registered where the provider does not ask for allocated ones. */
+    int code = fi_mr_reg(side->domain, NULL, 4096, all_access, 0, 2004, 0, &mr, NULL);
+    EXPECT("no memory at all", code, -FI_EINVAL, -FI_EFAULT, 0);
+    if (!code)
+        EXPECT("fi_close", fi_close(&mr->fid), 0);
     EXPECT("no pieces", fi_mr_regv(side->domain, pieces, 0, all_access, 0, 2004, 0, &mr, NULL), -FI_EINVAL);
     EXPECT("too many pieces", fi_mr_regv(side->domain, pieces, side->info->domain_attr->mr_iov_limit + 1000, all_access, 0, 2004, 0, &mr, NULL), -FI_EINVAL);
     attr.iov_count = 0;

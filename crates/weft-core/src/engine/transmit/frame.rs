@@ -217,6 +217,44 @@ pub(super) fn append_segment<M: Memory>(
     Ok(())
 }
 
+/// As [`append_segment`], with a copy of the payload: for memory that is released before the transmit is sent.
+pub(super) fn append_copy<M: Memory>(
+    memory: &M,
+    out: &mut Transmit,
+    headers: &[u8],
+    length: u32,
+    piece_at: impl Fn(&M, u64, u64) -> Result<crate::memory::Granted, Fault>,
+) -> Result<(), Fault> {
+    let start = out.bytes.len();
+    out.bytes.extend_from_slice(headers);
+    let (mut at, length) = (0, u64::from(length));
+    while at < length {
+        let end = out.bytes.len();
+        let copied = piece_at(memory, at, length - at).and_then(|piece| {
+            let piece = piece.first(length - at);
+            out.bytes.resize(end + piece.length as usize, 0);
+            let room = out.bytes.get_mut(end..).filter(|room| !room.is_empty()).ok_or(Fault::OutOfBounds)?;
+            memory.read(piece, room)?;
+            Ok(piece.length)
+        });
+        match copied {
+            Ok(copied) => at += copied,
+            Err(fault) => {
+                out.bytes.truncate(start);
+                return Err(fault);
+            }
+        }
+    }
+    let crc = memory.crc32c_bytes(0, out.bytes.get(start..).unwrap_or_default());
+    out.bytes.extend_from_slice(&crc.to_le_bytes());
+    let whole = out.bytes.len() - start;
+    out.pieces.push(Piece::Bytes { start: start as u32, length: whole as u32 });
+    if out.pieces.len() == 1 {
+        out.segment_bytes = whole;
+    }
+    Ok(())
+}
+
 /// Appends pieces of memory, and goes on with the CRC over them.
 fn append_memory<M: Memory>(
     memory: &M,

@@ -30,7 +30,7 @@ use crate::reliable::life::Request;
 use crate::reliable::tracker::{Sent, SentState, Tracker};
 use crate::time::Time;
 
-use frame::{Bundle, Tail, append_segment, has_segment_room};
+use frame::{Bundle, Tail, append_copy, append_segment, has_segment_room};
 
 /// An answer without data that goes out at once.
 #[derive(Clone, Copy, Debug)]

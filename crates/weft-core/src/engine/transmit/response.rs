@@ -183,10 +183,13 @@ impl<M: Memory> Engine<M> {
             transmit.class = CLASS_EAGER;
             let (local, base) = (command.local, command.offset);
             let headers = packet.get(..headers)?;
-            append_segment(&self.memory, transmit, headers, length, |memory, at, left| {
-                memory.local(local, base + at, left)
-            })
-            .ok()
+            let piece_at = |memory: &M, at: u64, left: u64| memory.local(local, base + at, left);
+            // Without a completion the buffer is released below, before anybody sends it.
+            let appended = match command.has(CommandFlags::SILENT) {
+                true => append_copy(&self.memory, transmit, headers, length, piece_at),
+                false => append_segment(&self.memory, transmit, headers, length, piece_at),
+            };
+            appended.ok()
         });
         // Its fate is unknown and will stay so: it is done when it is on its way.
         let result = if sent.is_some() { Ok(()) } else { Err(Failure::LocalFault) };
