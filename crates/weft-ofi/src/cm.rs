@@ -42,6 +42,8 @@ struct End {
     endpoint: Weak<Shared>,
     events: Arc<EventQueue>,
     fid: usize,
+    /// Accepted, and not told of yet.
+    accepts: bool,
 }
 
 impl Connections {
@@ -60,6 +62,7 @@ impl Connections {
         self: &Arc<Self>,
         endpoint: &Endpoint,
         fid: *mut fid,
+        accepts: bool,
         begin: impl FnOnce(&Manager, u64) -> Result<Connection>,
     ) -> Result {
         let shared = endpoint.shared();
@@ -73,7 +76,7 @@ impl Connections {
         }
         events.add_source(self)?;
         let context = self.next.fetch_add(1, Ordering::Relaxed);
-        let end = End { endpoint: Arc::downgrade(shared), events, fid: fid as usize };
+        let end = End { endpoint: Arc::downgrade(shared), events, fid: fid as usize, accepts };
         self.ends().insert(context, end);
         match begin(&self.manager, context) {
             Ok(begun) => {
@@ -94,8 +97,9 @@ impl Connections {
 
     fn tell(&self, event: Event) {
         let context = event.context();
-        let ends = self.ends();
-        let Some(end) = ends.get(&context) else { return };
+        let mut ends = self.ends();
+        let Some(end) = ends.get_mut(&context) else { return };
+        end.accepts = false;
         let (fid, events) = (end.fid as *mut fid, end.events.clone());
         let Some(endpoint) = end.endpoint.upgrade() else { return };
         drop(ends);
@@ -133,6 +137,10 @@ impl Source for Connections {
             self.tell(event);
         }
         Ok(())
+    }
+
+    fn expects(&self) -> bool {
+        self.ends().values().any(|end| end.accepts)
     }
 
     fn try_wait(&self) -> weft::Result<bool> {
@@ -198,7 +206,7 @@ unsafe extern "C" fn connect(ep: *mut fid_ep, to: *const c_void, data: *const c_
         endpoint.enable()?;
         let live = endpoint.live_transmit()?;
         let connections = shared.domain.connections()?;
-        connections.begin(endpoint, ep.cast(), |manager, context| {
+        connections.begin(endpoint, ep.cast(), false, |manager, context| {
             let listener = listener_at(to.socket);
             manager.connect(&live.endpoint, listener, context, data).map_err(|error| guard::errno(&error))
         })
@@ -220,7 +228,7 @@ unsafe extern "C" fn accept(ep: *mut fid_ep, data: *const c_void, length: usize)
             log::info!(EP_CTRL, "only an endpoint that was opened with the info of FI_CONNREQ can accept");
             return Err(-FI_EINVAL);
         }
-        connections.begin(endpoint, ep.cast(), |manager, context| {
+        connections.begin(endpoint, ep.cast(), true, |manager, context| {
             // SAFETY: the handle came with the info that the endpoint was opened with.
             let request = unsafe { Asked::take(asked)? };
             manager.accept(request, &live.endpoint, context, data).map_err(|not| guard::errno(&not.error))

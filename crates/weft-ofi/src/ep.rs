@@ -324,7 +324,8 @@ impl Endpoint {
     /// Whether everything that reports is there. `elsewhere`: what receives report has a place without this endpoint's.
     fn check_bound(&self, bound: &Bound, elsewhere: bool) -> Result {
         let sends = self.shared.attributes.transmit_caps != 0;
-        let receives = self.shared.attributes.receive_caps != 0;
+        // Who is only written to and read from has no receives that could end.
+        let receives = self.shared.attributes.receive_caps & (FI_MSG | FI_TAGGED) != 0;
         if sends && bound.transmit_queue.is_none() && !bound.counts(FI_SEND | FI_WRITE | FI_READ) {
             log::info!(
                 EP_CTRL,

@@ -7,12 +7,13 @@ use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::abi::*;
 use crate::fabric::Fabric;
 use crate::guard::{self, Result};
 use crate::handle::{self, Noun};
+use crate::limits::REQUEST_KEPT_MS;
 use crate::wait::{self, Sleepable, Sleeper, Waits};
 
 /// An event queue.
@@ -22,6 +23,8 @@ pub(crate) struct EventQueue {
     fabric: Arc<Fabric>,
     events: Mutex<VecDeque<Event>>,
     sources: Mutex<Vec<Weak<dyn Source>>>,
+    /// Since when something is kept that is to be told.
+    kept_since: Mutex<Option<Instant>>,
     sleeper: Sleeper,
     writable: bool,
     /// The bytes that the last error entry points to.
@@ -40,6 +43,10 @@ pub(crate) trait Source: Send + Sync {
     fn poll(&self) -> weft::Result<()>;
     /// Whether it keeps something.
     fn keeps(&self) -> bool {
+        false
+    }
+    /// Whether news is expected that should be told before what others keep.
+    fn expects(&self) -> bool {
         false
     }
     /// Puts what it keeps into the queues.
@@ -175,10 +182,18 @@ impl EventQueue {
             }
         };
         poll();
-        if sources.iter().any(|source| source.keeps()) {
-            // Who asks for another connection has heard of the one before: so shall this side, though the news came to
-            // another socket.
-            poll();
+        let mut kept_since = self.kept_since.lock().unwrap_or_else(PoisonError::into_inner);
+        if !sources.iter().any(|source| source.keeps()) {
+            *kept_since = None;
+            return;
+        }
+        // Who asks for another connection has heard of the one before: so shall this side, though the news comes another
+        // way, and is told a moment later.
+        poll();
+        let since = *kept_since.get_or_insert_with(Instant::now);
+        let expected = sources.iter().any(|source| source.expects());
+        if !expected || since.elapsed() >= Duration::from_millis(REQUEST_KEPT_MS) {
+            *kept_since = None;
             sources.iter().for_each(|source| source.tell());
         }
     }
@@ -283,6 +298,7 @@ pub(crate) unsafe extern "C" fn open(
             fabric: fabric.clone(),
             events: Mutex::default(),
             sources: Mutex::default(),
+            kept_since: Mutex::default(),
             sleeper: Sleeper::new()?,
             writable: flags & FI_WRITE != 0,
             error_data: Mutex::default(),

@@ -190,7 +190,11 @@ impl Source for Passive {
     }
 
     fn try_wait(&self) -> weft::Result<bool> {
-        self.state().listener.as_ref().map_or(Ok(true), Listener::try_wait)
+        let state = self.state();
+        if !state.requests.is_empty() {
+            return Ok(false);
+        }
+        state.listener.as_ref().map_or(Ok(true), Listener::try_wait)
     }
 
     fn descriptor(&self) -> RawFd {

@@ -71,7 +71,64 @@ static void scalable_close(struct scalable *scalable)
     side_close(&scalable->side);
 }
 
+/* As libraries for one-sided communication open them: nothing is asked of the
+ * contexts but the level of completion, and receives report nowhere. */
+static void walk_one_sided(void)
+{
+    struct side_options options = SIDE_OPTIONS(FI_EP_RDM, FI_RMA | FI_ATOMIC);
+    static struct scalable a;
+    struct fi_info *hints = hints_for(&options), *info = NULL;
+    struct fi_av_attr av_attr = { .type = FI_AV_MAP };
+    struct fi_cq_attr cq_attr = { .size = 64, .format = FI_CQ_FORMAT_CONTEXT };
+    struct fi_tx_attr tx_attr = { .op_flags = FI_DELIVERY_COMPLETE };
+    struct fi_rx_attr rx_attr = { 0 };
+    struct fid_cq *cq = NULL;
+    char name[256], context;
+    size_t length = sizeof(name);
+    memset(&a, 0, sizeof(a));
+    hints->tx_attr->op_flags = FI_DELIVERY_COMPLETE | FI_COMPLETION;
+    int code = fi_getinfo(API_VERSION, "127.0.0.1", NULL, FI_SOURCE, hints, &info);
+    fi_freeinfo(hints);
+    if (code == -FI_ENODATA) {
+        absent("scalable endpoints for one-sided operations", "not offered");
+        return;
+    }
+    if (!EXPECT("fi_getinfo", code, 0))
+        return;
+    info->ep_attr->tx_ctx_cnt = info->ep_attr->rx_ctx_cnt = 1;
+    if (EXPECT("a domain", side_open(&a.side, &options), 0) &&
+        EXPECT("fi_scalable_ep", fi_scalable_ep(a.side.domain, info, &a.sep, NULL), 0) &&
+        EXPECT("fi_av_open", fi_av_open(a.side.domain, &av_attr, &a.av, NULL), 0) &&
+        EXPECT("fi_scalable_ep_bind", fi_scalable_ep_bind(a.sep, &a.av->fid, 0), 0) &&
+        EXPECT("fi_tx_context without wishes", fi_tx_context(a.sep, 0, &tx_attr, &a.transmits[0], NULL), 0) &&
+        EXPECT("fi_rx_context without wishes", fi_rx_context(a.sep, 0, &rx_attr, &a.receives[0], NULL), 0) &&
+        EXPECT("fi_cq_open", fi_cq_open(a.side.domain, &cq_attr, &cq, NULL), 0)) {
+        inbox_add(&a.transmit_inboxes[0], cq);
+        EXPECT("fi_ep_bind of a transmit context", fi_ep_bind(a.transmits[0], &cq->fid, FI_TRANSMIT), 0);
+        EXPECT("fi_enable of a transmit context", fi_enable(a.transmits[0]), 0);
+        EXPECT("fi_enable of a receive context that receives no messages", fi_enable(a.receives[0]), 0);
+        EXPECT("fi_enable of the endpoint", fi_enable(a.sep), 0);
+        EXPECT("fi_getname", fi_getname(&a.sep->fid, name, &length), 0);
+        EXPECT("fi_av_insert", fi_av_insert(a.av, name, 1, &a.peer, 0, NULL), 1);
+        fill(a.side.memory, 100, 7);
+        EXPECT("fi_write from a context",
+               POST(fi_write(a.transmits[0], a.side.memory, 100, a.side.region.descriptor, a.peer, a.side.region.base + 4096, a.side.region.key, &context)), 0);
+        FINISH(&a.transmit_inboxes[0], &context, "it ends");
+        CHECK("its bytes", filled(a.side.memory + 4096, 100, 7));
+    }
+    scalable_close(&a);
+    fi_freeinfo(info);
+}
+
+static void walk_with_messages(void);
+
 void walk_scalable(void)
+{
+    walk_with_messages();
+    walk_one_sided();
+}
+
+static void walk_with_messages(void)
 {
     struct side_options options = SIDE_OPTIONS(FI_EP_RDM, FI_MSG | FI_NAMED_RX_CTX);
     static struct scalable a, b;
