@@ -25,7 +25,7 @@ impl OneAtATime {
     ///
     /// # Safety
     /// Of everything that is made with it, and handles of that, calls of different threads (dropping a handle is one) do
-    /// not overlap, and each sees what those before it did.
+    /// not overlap, and each sees what those before it did; but for calls that say that they may.
     #[must_use]
     pub unsafe fn promise() -> OneAtATime {
         OneAtATime(())

@@ -169,9 +169,10 @@ impl CompletionQueue {
 
     /// Ends a [`wait`](CompletionQueue::wait) of another thread early, and makes the descriptor of who sleeps on it
     /// readable once. If nobody waits, the next wait that finds no completion ends at once, or the next `try_wait` says
-    /// not to sleep. Several calls count as one.
+    /// not to sleep. Several calls count as one. It is for other threads, also where calls were promised to come
+    /// [one at a time](crate::DomainBuilder::single_threaded).
     pub fn signal(&self) {
-        let (id, mut core) = (self.inner.id, self.domain().nic().lock());
+        let (id, mut core) = (self.inner.id, self.domain().nic().visit());
         self.inner.alarm.ring(&mut core, |awaited| match awaited {
             Awaited::Completion(queue) | Awaited::Completions { queue, .. } => queue == id,
             _ => false,

@@ -58,6 +58,11 @@ impl Nic {
         self.core.lock()
     }
 
+    /// The same, for a call that may overlap with others even where those were promised to come one at a time.
+    pub(crate) fn visit(&self) -> Guard<'_, Core> {
+        self.core.visit()
+    }
+
     /// The engine after a round of progress, if progress is the caller's business.
     pub(crate) fn lock_progressed(&self) -> Guard<'_, Core> {
         let mut core = self.lock();
