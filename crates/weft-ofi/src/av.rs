@@ -319,10 +319,6 @@ impl Peers {
         if flags & FI_SYNC_ERR != 0 && errors.is_null() {
             return Err(-FI_EINVAL);
         }
-        if self.reports && self.events.get().is_none() {
-            log::info!(AV, "the vector was opened with FI_EVENT: bind an event queue first");
-            return Err(-FI_ENOEQ);
-        }
         let mut inserted = 0;
         for (index, address) in addresses.enumerate() {
             let name = address.and_then(|address| self.insert(address));
