@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::ffi::{c_char, c_int, c_void};
 use std::ops::ControlFlow;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -33,6 +33,8 @@ pub(crate) struct Queue {
     /// Calls to end sleeps, and those of them that a sleeper has heard.
     signals: AtomicU64,
     signals_heard: AtomicU64,
+    /// Messages whose source has no name are told as errors: an endpoint was opened with `FI_SOURCE_ERR`.
+    sources_must_have_names: AtomicBool,
     /// Where sources of messages have their names: the vectors of the endpoints that report here.
     peers: OnceLock<Arc<Peers>>,
     more_peers: Mutex<Vec<Arc<Peers>>>,
@@ -82,6 +84,19 @@ impl Queue {
                 more.push(peers);
             }
         }
+    }
+
+    /// Messages of somebody without a name are told as errors from here on.
+    pub(crate) fn demand_names(&self) {
+        self.sources_must_have_names.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it is a message that arrived well, and whose source has to be told because it has no name.
+    #[inline]
+    fn is_of_unknown(&self, completion: &Ended<'_>) -> bool {
+        self.sources_must_have_names.load(Ordering::Relaxed)
+            && matches!(completion.kind, CompletionKind::Receive | CompletionKind::TaggedReceive)
+            && self.name(completion) == FI_ADDR_NOTAVAIL
     }
 
     /// A multi-receive buffer: the context that the NIC shall have for it.
@@ -275,8 +290,9 @@ impl Queue {
         let room = count.saturating_sub(read).max(1);
         if read < count || count == 0 {
             let each = |completion: &Ended<'_>| {
-                if completion.result.is_err() || (count == 0) {
-                    failed = completion.result.is_err();
+                let is_error = completion.result.is_err() || self.is_of_unknown(completion);
+                if is_error || count == 0 {
+                    failed = is_error;
                     return ControlFlow::Break(());
                 }
                 let source = if sources.is_null() { FI_ADDR_NOTAVAIL } else { self.name(completion) };
@@ -321,8 +337,11 @@ impl Queue {
         }
         let mut found = None;
         let each = |completion: &Ended<'_>| {
-            let Err(reason) = completion.result else { return ControlFlow::Break(()) };
-            let (error, reason) = (failure(reason), reason as i32);
+            let (error, reason) = match completion.result {
+                Err(reason) => (failure(reason), reason as i32),
+                Ok(()) if self.is_of_unknown(completion) => (FI_EADDRNOTAVAIL, 0),
+                Ok(()) => return ControlFlow::Break(()),
+            };
             // Of a message that did not fit, the room is told, and what was beyond it.
             let length =
                 if error == FI_ETRUNC { completion.length.min(completion.offset()) } else { completion.length };
@@ -489,6 +508,7 @@ pub(crate) unsafe extern "C" fn open(
             threshold_max,
             signals: AtomicU64::new(0),
             signals_heard: AtomicU64::new(0),
+            sources_must_have_names: AtomicBool::new(false),
             peers: OnceLock::new(),
             more_peers: Mutex::default(),
             made: Mutex::default(),

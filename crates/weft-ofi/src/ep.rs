@@ -411,6 +411,9 @@ impl Endpoint {
         let receive_queue = bound.receive_queue.as_ref().map(|(queue, _)| queue.clone());
         if let (Some(queue), Some(peers)) = (&receive_queue, &peers) {
             queue.names_from(peers);
+            if attributes.caps & FI_SOURCE_ERR != 0 {
+                queue.demand_names();
+            }
         }
         let (sends, receives) = match &self.shared.role {
             Role::Whole => (true, true),

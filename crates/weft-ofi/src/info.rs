@@ -65,7 +65,7 @@ pub(crate) fn define_parameters() {
     );
     log::define_parameter(
         c"faults",
-        c"Faults to inject into the link, for tests: a list such as loss=0.01,duplicate=0.01 (default: none)",
+        c"Faults that the link makes, for tests: a list of loss, duplicate, reorder, corrupt (chances), delay_us, jitter_us, seed, such as loss=0.01,seed=7; all goes as packets then (default: none)",
     );
 }
 

@@ -328,3 +328,19 @@ unsafe extern "C" fn control(fid: *mut fid, command: c_int, argument: *mut c_voi
         }
     })
 }
+
+/// Makes a usable key of one that a peer has got as raw bytes: they are the key.
+///
+/// # Safety
+/// `map` is null, or as the command's argument.
+pub(crate) unsafe fn map_raw(map: *const fi_mr_map_raw) -> Result {
+    // SAFETY: as the caller says.
+    unsafe {
+        let map = map.as_ref().ok_or(-FI_EINVAL)?;
+        if map.raw_key.is_null() || map.key.is_null() || map.flags != 0 || map.key_size != size_of::<u64>() {
+            return Err(-FI_EINVAL);
+        }
+        *map.key = map.raw_key.cast::<u64>().read_unaligned();
+        Ok(())
+    }
+}

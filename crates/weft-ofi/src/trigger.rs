@@ -53,6 +53,16 @@ pub(crate) unsafe extern "C" fn control(fid: *mut fid, command: c_int, argument:
                 weft::raw::flush_deferred(&domain.nic);
                 Ok(())
             }
+            // SAFETY: the argument of this command.
+            FI_MAP_RAW_MR => unsafe { crate::mr::map_raw(argument.cast()) },
+            // Nothing was made for it.
+            FI_UNMAP_KEY => {
+                if argument.is_null() {
+                    Err(-FI_EINVAL)
+                } else {
+                    Ok(())
+                }
+            }
             _ => Err(-FI_ENOSYS),
         }
     })

@@ -462,18 +462,20 @@ static void start_write(int to)
     INSIST("fi_writemsg", fi_writemsg(ep, &message, FI_COMPLETION | FI_DELIVERY_COMPLETE | (with_data ? FI_REMOTE_CQ_DATA : 0)));
 }
 
-static void start_read(int to)
+/* False: nothing was written there yet. */
+static bool start_read(int to)
 {
     int which = 1 + (int)below(CELLS - 1);
     while (shadow[to][which].busy)
         pause_while_nothing();
     if (shadow[to][which].length == 0)
-        return;
+        return false;
     struct slot *slot = free_slot(READ, to);
     shadow[to][which].busy = true;
     slot->cell = which;
     memset(slot->buffer, 0xaa, shadow[to][which].length);
     INSIST("fi_read", fi_read(ep, slot->buffer, shadow[to][which].length, descriptor, peers[to], remote(to, window->cells[self][which]), board->keys[to], slot));
+    return true;
 }
 
 static void start_atomic(int to)
@@ -506,30 +508,30 @@ static void start_atomic(int to)
         swap_shadow[to] = value;
 }
 
-static void start_cancel(void)
+/* False: there is one under way. */
+static bool start_cancel(void)
 {
     static unsigned char place[64];
     if (cancel_under_way)
-        return;
+        return false;
     cancel_under_way = true;
     INSIST("fi_trecv", fi_trecv(ep, place, sizeof(place), NULL, FI_ADDR_UNSPEC, never_sent | below(16), 0, &cancelled_context));
     try("fi_cancel", fi_cancel(&ep->fid, &cancelled_context));
+    return true;
 }
 
-static void start_one(void)
+/* False: none could be started now. */
+static bool start_one(void)
 {
     int to = (int)below((uint64_t)processes);
     switch (below(10)) {
     case 0:
-    case 1: start_write(to); break;
-    case 2: start_read(to); break;
+    case 1: start_write(to); return true;
+    case 2: return start_read(to);
     case 3:
-    case 4: start_atomic(to); break;
-    case 5:
-        if (descriptor == NULL)
-            start_cancel();
-        break;
-    default: start_send(to); break;
+    case 4: start_atomic(to); return true;
+    case 5: return descriptor == NULL && start_cancel();
+    default: start_send(to); return true;
     }
 }
 
@@ -618,8 +620,8 @@ static void run(uint64_t seed, uint64_t count)
     for (int i = 0; i < processes; i++)
         REQUIRE(fi_av_insert(av, board->names[i], 1, &peers[i], 0, NULL) == 1, "fi_av_insert");
     barrier(1);
-    for (uint64_t i = 0; i < count; i++) {
-        start_one();
+    for (uint64_t i = 0; i < count;) {
+        i += start_one();
         if (below(4) == 0)
             progress();
         if (i == count / 2)

@@ -40,6 +40,11 @@ static const struct {
     { "work", walk_work },
     { "full", walk_full },
     { "errors", walk_errors },
+    { "formats", walk_formats },
+    { "unknown-sources", walk_unknown_sources },
+    { "stale", walk_stale },
+    { "buffers", walk_buffers },
+    { "regions", walk_regions },
 };
 
 static bool is_asked(const char *name, int count, char **names)

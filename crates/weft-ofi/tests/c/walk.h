@@ -27,5 +27,10 @@ void walk_trigger(void);
 void walk_work(void);
 void walk_full(void);
 void walk_errors(void);
+void walk_formats(void);
+void walk_unknown_sources(void);
+void walk_stale(void);
+void walk_buffers(void);
+void walk_regions(void);
 
 #endif
