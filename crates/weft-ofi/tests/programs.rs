@@ -65,6 +65,16 @@ fn a_halo_exchange_over_packets() {
     mpi(Road::Packets, 2, "mpi_halo", &["60", "10"], "ok halo");
 }
 
+#[test]
+fn windows_of_every_make() {
+    mpi(Road::Auto, 3, "mpi_window", &["1"], "ok windows");
+}
+
+#[test]
+fn windows_of_every_make_over_packets() {
+    mpi(Road::Packets, 2, "mpi_window", &["1"], "ok windows");
+}
+
 /// A rank that is killed ends the job with an error; no process of it is left.
 #[test]
 fn a_rank_that_dies_ends_the_job() {
@@ -106,7 +116,8 @@ fn mpirun(road: Road, ranks: u32, program: &Path, arguments: &[&str]) -> Output 
     command.env("OMPI_MCA_mpi_yield_when_idle", "1");
     command.args(["--oversubscribe", "--mca", "pml", "cm", "--mca", "mtl", "ofi", "--mca", "btl", "self,ofi"]);
     command.args(["--mca", "mtl_ofi_provider_include", "weft", "--mca", "btl_ofi_provider_include", "weft"]);
-    command.args(["--mca", "osc", "^ucx", "-n", &ranks.to_string()]);
+    // Without `sm`, which would serve windows of one machine past every network.
+    command.args(["--mca", "osc", "^ucx,sm", "-n", &ranks.to_string()]);
     run(command.arg(program).args(arguments))
 }
 
