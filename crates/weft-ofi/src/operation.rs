@@ -37,6 +37,7 @@ pub(crate) enum Local {
 
 impl Local {
     /// Bytes in all.
+    #[inline(always)]
     pub(crate) fn length(self) -> Result<usize> {
         match self {
             Local::One { length, .. } => Ok(length),
@@ -67,8 +68,19 @@ impl Local {
     }
 
     /// A buffer for the NIC. The interface says that the memory is the NIC's until the completion.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn buffer(self, writable: bool) -> Result<Buffer> {
+        // What nearly every call has.
+        if let Local::One { pointer, length, descriptor } = self
+            && !pointer.is_null()
+            && descriptor.is_null()
+        {
+            return Ok(host_buffer(pointer, length, writable));
+        }
+        self.any_buffer(writable)
+    }
+
+    fn any_buffer(self, writable: bool) -> Result<Buffer> {
         match self {
             Local::One { pointer, length, descriptor } => {
                 if pointer.is_null() && length > 0 {
@@ -120,18 +132,22 @@ impl Local {
     }
 }
 
-#[inline]
 fn one(pointer: *mut c_void, length: usize, descriptor: *mut c_void, writable: bool) -> Result<Buffer> {
     if !descriptor.is_null() && Region::is_on_device(descriptor) {
         return Region::device_buffer(descriptor, pointer, length, writable);
     }
+    Ok(host_buffer(pointer, length, writable))
+}
+
+#[inline(always)]
+fn host_buffer(pointer: *mut c_void, length: usize, writable: bool) -> Buffer {
     // SAFETY: the caller of the interface leaves the memory to the NIC until the completion.
-    Ok(unsafe {
+    unsafe {
         match writable {
             true => Buffer::from_raw(pointer.cast(), length),
             false => Buffer::from_raw_read_only(pointer.cast(), length),
         }
-    })
+    }
 }
 
 /// What a call that sends, writes or updates asks for, besides what its operation is.
@@ -145,13 +161,13 @@ pub(crate) struct Call {
 }
 
 /// The level of completion that flags ask for.
-#[inline]
+#[inline(always)]
 fn level(flags: u64) -> Level {
     if flags & (FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE) != 0 { Level::Delivered } else { Level::Transmitted }
 }
 
 /// The command of a call, without its bytes.
-#[inline]
+#[inline(always)]
 pub(crate) fn command(live: &Live, operation: Operation, peer: PeerId, call: &Call, silent: bool) -> Command {
     let mut command = weft::raw::command(&live.endpoint, operation, peer);
     command.context = call.context as u64;
@@ -186,7 +202,7 @@ pub(crate) struct When<'a> {
 }
 
 /// Posts what a call asks for. `fill` completes the command.
-#[inline]
+#[inline(always)]
 pub(crate) fn transmit(
     endpoint: &Endpoint,
     operation: Operation,
@@ -254,7 +270,7 @@ pub(crate) fn defer_in(nic: &weft::Domain, work: DeferredWork, when: When<'_>) -
 }
 
 /// Posts a copy of bytes, without completion: `fi_inject` and its kin.
-#[inline]
+#[inline(always)]
 pub(crate) fn inject(
     endpoint: &Endpoint,
     operation: Operation,
@@ -288,7 +304,7 @@ pub(crate) fn immediate(command: &mut Command, data: u64) {
 }
 
 /// The result of a post. Where there was no room, a round of progress may make some: the caller will try again.
-#[inline]
+#[inline(always)]
 pub(crate) fn posted(live: &Live, result: std::result::Result<(), weft::Refused>) -> Result<usize> {
     match result {
         Ok(()) => Ok(0),
@@ -317,7 +333,7 @@ pub(crate) struct ReceiveCall {
 }
 
 /// The receive of a call.
-#[inline]
+#[inline(always)]
 pub(crate) fn receive_of(live: &Live, call: &ReceiveCall) -> Result<Receive> {
     let length = call.local.or_nothing().length()?;
     let mut receive = weft::raw::receive(&live.endpoint, length as u64);
@@ -333,7 +349,7 @@ pub(crate) fn receive_of(live: &Live, call: &ReceiveCall) -> Result<Receive> {
 }
 
 /// Posts a receive.
-#[inline]
+#[inline(always)]
 pub(crate) fn receive(endpoint: &Endpoint, call: &ReceiveCall) -> Result<usize> {
     let live = endpoint.live_receive()?;
     let receive = receive_of(live, call)?;
