@@ -392,7 +392,7 @@ unsafe extern "C" fn write(
     operation: u32,
     context: *mut c_void,
 ) -> isize {
-    guard::count(|| {
+    guard::transfer(ep, || {
         // SAFETY: what C gives to a function of an endpoint's table.
         let endpoint = unsafe { handle::of::<Endpoint>(ep)? };
         let operands = Elements::One { pointer: pointer.cast_mut(), count, descriptor };
@@ -417,7 +417,7 @@ unsafe extern "C" fn write_pieces(
     operation: u32,
     context: *mut c_void,
 ) -> isize {
-    guard::count(|| {
+    guard::transfer(ep, || {
         // SAFETY: what C gives to a function of an endpoint's table.
         let endpoint = unsafe { handle::of::<Endpoint>(ep)? };
         let operands = Elements::Many { pieces, descriptors, count };
@@ -432,7 +432,7 @@ unsafe extern "C" fn write_pieces(
 }
 
 unsafe extern "C" fn write_message(ep: *mut fid_ep, message: *const fi_msg_atomic, flags: u64) -> isize {
-    guard::count(|| {
+    guard::transfer(ep, || {
         // SAFETY: what C gives to a function of an endpoint's table.
         unsafe {
             let endpoint = handle::of::<Endpoint>(ep)?;
@@ -451,7 +451,7 @@ unsafe extern "C" fn inject(
     datatype: u32,
     operation: u32,
 ) -> isize {
-    guard::count(|| {
+    guard::transfer(ep, || {
         // SAFETY: what C gives to a function of an endpoint's table.
         let endpoint = unsafe { handle::of::<Endpoint>(ep)? };
         let live = endpoint.live_transmit()?;
@@ -481,7 +481,7 @@ unsafe extern "C" fn fetch(
     operation: u32,
     context: *mut c_void,
 ) -> isize {
-    guard::count(|| {
+    guard::transfer(ep, || {
         // SAFETY: what C gives to a function of an endpoint's table.
         let endpoint = unsafe { handle::of::<Endpoint>(ep)? };
         let operands = Elements::One { pointer: pointer.cast_mut(), count, descriptor };
@@ -509,7 +509,7 @@ unsafe extern "C" fn fetch_pieces(
     operation: u32,
     context: *mut c_void,
 ) -> isize {
-    guard::count(|| {
+    guard::transfer(ep, || {
         // SAFETY: what C gives to a function of an endpoint's table.
         let endpoint = unsafe { handle::of::<Endpoint>(ep)? };
         let operands = Elements::Many { pieces, descriptors, count };
@@ -531,7 +531,7 @@ unsafe extern "C" fn fetch_message(
     result_count: usize,
     flags: u64,
 ) -> isize {
-    guard::count(|| {
+    guard::transfer(ep, || {
         let results = Some(Elements::Many { pieces: result, descriptors: result_descriptors, count: result_count });
         // SAFETY: what C gives to a function of an endpoint's table.
         unsafe {
@@ -557,7 +557,7 @@ unsafe extern "C" fn compare(
     operation: u32,
     context: *mut c_void,
 ) -> isize {
-    guard::count(|| {
+    guard::transfer(ep, || {
         // SAFETY: what C gives to a function of an endpoint's table.
         let endpoint = unsafe { handle::of::<Endpoint>(ep)? };
         let operands = Elements::One { pointer: pointer.cast_mut(), count, descriptor };
@@ -589,7 +589,7 @@ unsafe extern "C" fn compare_pieces(
     operation: u32,
     context: *mut c_void,
 ) -> isize {
-    guard::count(|| {
+    guard::transfer(ep, || {
         // SAFETY: what C gives to a function of an endpoint's table.
         let endpoint = unsafe { handle::of::<Endpoint>(ep)? };
         let operands = Elements::Many { pieces, descriptors, count };
@@ -615,7 +615,7 @@ unsafe extern "C" fn compare_message(
     result_count: usize,
     flags: u64,
 ) -> isize {
-    guard::count(|| {
+    guard::transfer(ep, || {
         let compares = Some(Elements::Many { pieces: compare, descriptors: compare_descriptors, count: compare_count });
         let results = Some(Elements::Many { pieces: result, descriptors: result_descriptors, count: result_count });
         // SAFETY: what C gives to a function of an endpoint's table.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use weft::connection::Connection;
@@ -151,8 +151,10 @@ pub(crate) struct Live {
     receive_queue: Option<Arc<Queue>>,
     /// Of a shared receive context, what it knows of its users.
     pool: Option<Arc<Pool>>,
-    sends: bool,
-    receives: bool,
+    sends: AtomicBool,
+    receives: AtomicBool,
+    /// A call panicked: none is taken any more.
+    failed: AtomicBool,
 }
 
 const NOT_CONNECTED: u32 = u32::MAX;
@@ -178,6 +180,12 @@ impl Live {
     /// Where receives that are not plain are told.
     pub(crate) fn receive_queue(&self) -> Option<Arc<Queue>> {
         self.receive_queue.clone().or_else(|| self.pool.as_ref()?.queue())
+    }
+
+    /// Why a call is not taken.
+    #[cold]
+    fn refusal(&self) -> i32 {
+        if self.failed.load(Ordering::Relaxed) { -FI_EOTHER } else { -FI_EOPNOTSUPP }
     }
 
     /// Whether success is not told.
@@ -214,6 +222,16 @@ impl Endpoint {
         }
     }
 
+    /// It is in a state that nobody knows: it takes no more calls.
+    #[cold]
+    pub(crate) fn fail(&self) {
+        if let Some(live) = self.shared.live.get() {
+            live.failed.store(true, Ordering::Relaxed);
+            live.sends.store(false, Ordering::Relaxed);
+            live.receives.store(false, Ordering::Relaxed);
+        }
+    }
+
     /// The endpoint, if it is enabled.
     pub(crate) fn live(&self) -> Result<&Live> {
         self.shared.live.get().ok_or(-FI_EOPBADSTATE)
@@ -223,8 +241,8 @@ impl Endpoint {
     #[inline]
     pub(crate) fn live_transmit(&self) -> Result<&Live> {
         match self.shared.live.get() {
-            Some(live) if live.sends => Ok(live),
-            Some(_) => Err(-FI_EOPNOTSUPP),
+            Some(live) if live.sends.load(Ordering::Relaxed) => Ok(live),
+            Some(live) => Err(live.refusal()),
             None => Err(-FI_EOPBADSTATE),
         }
     }
@@ -233,8 +251,8 @@ impl Endpoint {
     #[inline]
     pub(crate) fn live_receive(&self) -> Result<&Live> {
         match self.shared.live.get() {
-            Some(live) if live.receives => Ok(live),
-            Some(_) => Err(-FI_EOPNOTSUPP),
+            Some(live) if live.receives.load(Ordering::Relaxed) => Ok(live),
+            Some(live) => Err(live.refusal()),
             None => self.live_at_last(),
         }
     }
@@ -430,8 +448,9 @@ impl Endpoint {
             order: Order::new(attributes.message_order),
             receive_queue,
             pool,
-            sends,
-            receives,
+            sends: AtomicBool::new(sends),
+            receives: AtomicBool::new(receives),
+            failed: AtomicBool::new(false),
         }
     }
 

@@ -5,7 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use weft::{Error, PostError};
 
 use crate::abi::*;
-use crate::log;
+use crate::ep::Endpoint;
+use crate::{handle, log};
 
 /// The result of a call: a negative error number of libfabric is the error.
 pub(crate) type Result<T = ()> = std::result::Result<T, i32>;
@@ -27,6 +28,22 @@ pub(crate) fn count(body: impl FnOnce() -> Result<usize>) -> isize {
         Ok(Ok(count)) => count as isize,
         Ok(Err(error)) => error as isize,
         Err(panic) => panicked(&*panic) as isize,
+    }
+}
+
+/// Runs the body of a call that uses an endpoint. After a panic nobody knows what state it is in: it fails all later calls.
+#[inline]
+pub(crate) fn transfer(ep: *mut fid_ep, body: impl FnOnce() -> Result<usize>) -> isize {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(count)) => count as isize,
+        Ok(Err(error)) => error as isize,
+        Err(panic) => {
+            // SAFETY: what C gave to a function of an endpoint's table.
+            if let Ok(endpoint) = unsafe { handle::of::<Endpoint>(ep) } {
+                endpoint.fail();
+            }
+            panicked(&*panic) as isize
+        }
     }
 }
 
@@ -76,4 +93,40 @@ pub(crate) fn errno(error: &Error) -> i32 {
     };
     log::info!(CORE, "{error}");
     -number
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ptr::null_mut;
+
+    use super::*;
+
+    #[test]
+    fn after_a_panic_an_endpoint_takes_no_more_calls() {
+        // SAFETY: the calls of a program, in their order; what they give is checked, and stays open.
+        unsafe {
+            let (node, version) = (c"127.0.0.1".as_ptr(), FI_VERSION(1, 17));
+            let mut info = null_mut();
+            let found =
+                crate::info::getinfo(version, node, std::ptr::null(), FI_SOURCE, std::ptr::null(), &raw mut info);
+            assert_eq!(found, 0);
+            let (mut fabric, mut domain, mut cq, mut av, mut ep) =
+                (null_mut(), null_mut(), null_mut(), null_mut(), null_mut());
+            assert_eq!(crate::fabric::open((*info).fabric_attr, &raw mut fabric, null_mut()), 0);
+            assert_eq!(crate::domain::open(fabric, info, &raw mut domain, null_mut()), 0);
+            let mut table: fi_av_attr = std::mem::zeroed();
+            assert_eq!(crate::av::open(domain, &raw mut table, &raw mut av, null_mut()), 0);
+            assert_eq!(crate::cq::open(domain, null_mut(), &raw mut cq, null_mut()), 0);
+            assert_eq!(crate::ep::open(domain, info, &raw mut ep, null_mut()), 0);
+            let fid = &*(*ep).fid.ops;
+            assert_eq!(fid.bind.unwrap()(ep.cast(), av.cast(), 0), 0);
+            assert_eq!(fid.bind.unwrap()(ep.cast(), cq.cast(), FI_TRANSMIT | FI_RECV), 0);
+            assert_eq!(fid.control.unwrap()(ep.cast(), FI_ENABLE, null_mut()), 0);
+            let receive = || (*(*ep).msg).recv.unwrap()(ep, null_mut(), 0, null_mut(), FI_ADDR_UNSPEC, null_mut());
+            assert_eq!(receive(), 0);
+            assert_eq!(transfer(ep, || panic!("for the test")), -FI_EOTHER as isize);
+            assert_eq!(receive(), -FI_EOTHER as isize);
+            assert_eq!(call(|| panic!("for the test")), -FI_EOTHER);
+        }
+    }
 }

@@ -53,7 +53,7 @@ unsafe extern "C" fn receive(
     source: fi_addr_t,
     context: *mut c_void,
 ) -> isize {
-    guard::count(|| {
+    guard::transfer(ep, || {
         // SAFETY: what C gives to a function of an endpoint's table.
         let endpoint = unsafe { handle::of::<Endpoint>(ep)? };
         let local = Local::One { pointer, length, descriptor };
@@ -70,7 +70,7 @@ unsafe extern "C" fn receive_pieces(
     source: fi_addr_t,
     context: *mut c_void,
 ) -> isize {
-    guard::count(|| {
+    guard::transfer(ep, || {
         // SAFETY: what C gives to a function of an endpoint's table.
         let endpoint = unsafe { handle::of::<Endpoint>(ep)? };
         let local = Local::Many { pieces, descriptors, count };
@@ -80,7 +80,7 @@ unsafe extern "C" fn receive_pieces(
 }
 
 unsafe extern "C" fn receive_message(ep: *mut fid_ep, message: *const fi_msg, flags: u64) -> isize {
-    guard::count(|| {
+    guard::transfer(ep, || {
         // SAFETY: what C gives to a function of an endpoint's table.
         let (endpoint, message) = unsafe { (handle::of::<Endpoint>(ep)?, message.as_ref().ok_or(-FI_EINVAL)?) };
         let local = Local::Many { pieces: message.msg_iov, descriptors: message.desc, count: message.iov_count };
@@ -98,7 +98,7 @@ unsafe extern "C" fn send(
     peer: fi_addr_t,
     context: *mut c_void,
 ) -> isize {
-    guard::count(|| {
+    guard::transfer(ep, || {
         // SAFETY: what C gives to a function of an endpoint's table.
         let endpoint = unsafe { handle::of::<Endpoint>(ep)? };
         let local = Local::One { pointer: pointer.cast_mut(), length, descriptor };
@@ -115,7 +115,7 @@ unsafe extern "C" fn send_pieces(
     peer: fi_addr_t,
     context: *mut c_void,
 ) -> isize {
-    guard::count(|| {
+    guard::transfer(ep, || {
         // SAFETY: what C gives to a function of an endpoint's table.
         let endpoint = unsafe { handle::of::<Endpoint>(ep)? };
         let local = Local::Many { pieces, descriptors, count };
@@ -125,7 +125,7 @@ unsafe extern "C" fn send_pieces(
 }
 
 unsafe extern "C" fn send_message(ep: *mut fid_ep, message: *const fi_msg, flags: u64) -> isize {
-    guard::count(|| {
+    guard::transfer(ep, || {
         // SAFETY: what C gives to a function of an endpoint's table.
         let (endpoint, message) = unsafe { (handle::of::<Endpoint>(ep)?, message.as_ref().ok_or(-FI_EINVAL)?) };
         let local = Local::Many { pieces: message.msg_iov, descriptors: message.desc, count: message.iov_count };
@@ -136,7 +136,7 @@ unsafe extern "C" fn send_message(ep: *mut fid_ep, message: *const fi_msg, flags
 }
 
 unsafe extern "C" fn inject(ep: *mut fid_ep, pointer: *const c_void, length: usize, peer: fi_addr_t) -> isize {
-    guard::count(|| {
+    guard::transfer(ep, || {
         // SAFETY: what C gives to a function of an endpoint's table.
         let endpoint = unsafe { handle::of::<Endpoint>(ep)? };
         check_length(endpoint, length)?;
@@ -153,7 +153,7 @@ unsafe extern "C" fn send_data(
     peer: fi_addr_t,
     context: *mut c_void,
 ) -> isize {
-    guard::count(|| {
+    guard::transfer(ep, || {
         // SAFETY: what C gives to a function of an endpoint's table.
         let endpoint = unsafe { handle::of::<Endpoint>(ep)? };
         let local = Local::One { pointer: pointer.cast_mut(), length, descriptor };
@@ -169,7 +169,7 @@ unsafe extern "C" fn inject_data(
     data: u64,
     peer: fi_addr_t,
 ) -> isize {
-    guard::count(|| {
+    guard::transfer(ep, || {
         // SAFETY: what C gives to a function of an endpoint's table.
         let endpoint = unsafe { handle::of::<Endpoint>(ep)? };
         check_length(endpoint, length)?;

@@ -109,7 +109,7 @@ unsafe extern "C" fn read(
     key: u64,
     context: *mut c_void,
 ) -> isize {
-    guard::count(|| {
+    guard::transfer(ep, || {
         // SAFETY: what C gives to a function of an endpoint's table.
         let endpoint = unsafe { handle::of::<Endpoint>(ep)? };
         let local = Local::One { pointer, length, descriptor };
@@ -128,7 +128,7 @@ unsafe extern "C" fn read_pieces(
     key: u64,
     context: *mut c_void,
 ) -> isize {
-    guard::count(|| {
+    guard::transfer(ep, || {
         // SAFETY: what C gives to a function of an endpoint's table.
         let endpoint = unsafe { handle::of::<Endpoint>(ep)? };
         let local = Local::Many { pieces, descriptors, count };
@@ -138,7 +138,7 @@ unsafe extern "C" fn read_pieces(
 }
 
 unsafe extern "C" fn read_message(ep: *mut fid_ep, from: *const fi_msg_rma, flags: u64) -> isize {
-    guard::count(|| {
+    guard::transfer(ep, || {
         if flags & FI_INJECT != 0 {
             return Err(-FI_EINVAL);
         }
@@ -157,7 +157,7 @@ unsafe extern "C" fn write(
     key: u64,
     context: *mut c_void,
 ) -> isize {
-    guard::count(|| {
+    guard::transfer(ep, || {
         // SAFETY: what C gives to a function of an endpoint's table.
         let endpoint = unsafe { handle::of::<Endpoint>(ep)? };
         let local = Local::One { pointer: pointer.cast_mut(), length, descriptor };
@@ -176,7 +176,7 @@ unsafe extern "C" fn write_pieces(
     key: u64,
     context: *mut c_void,
 ) -> isize {
-    guard::count(|| {
+    guard::transfer(ep, || {
         // SAFETY: what C gives to a function of an endpoint's table.
         let endpoint = unsafe { handle::of::<Endpoint>(ep)? };
         let local = Local::Many { pieces, descriptors, count };
@@ -187,7 +187,7 @@ unsafe extern "C" fn write_pieces(
 
 unsafe extern "C" fn write_message(ep: *mut fid_ep, from: *const fi_msg_rma, flags: u64) -> isize {
     // SAFETY: what C gives to a function of an endpoint's table.
-    guard::count(|| unsafe { message(handle::of::<Endpoint>(ep)?, Operation::Write, from, flags) })
+    guard::transfer(ep, || unsafe { message(handle::of::<Endpoint>(ep)?, Operation::Write, from, flags) })
 }
 
 unsafe extern "C" fn write_data(
@@ -201,7 +201,7 @@ unsafe extern "C" fn write_data(
     key: u64,
     context: *mut c_void,
 ) -> isize {
-    guard::count(|| {
+    guard::transfer(ep, || {
         // SAFETY: what C gives to a function of an endpoint's table.
         let endpoint = unsafe { handle::of::<Endpoint>(ep)? };
         let local = Local::One { pointer: pointer.cast_mut(), length, descriptor };
@@ -218,7 +218,7 @@ unsafe extern "C" fn inject(
     address: u64,
     key: u64,
 ) -> isize {
-    guard::count(|| {
+    guard::transfer(ep, || {
         // SAFETY: what C gives to a function of an endpoint's table.
         let endpoint = unsafe { handle::of::<Endpoint>(ep)? };
         let fill = |command: &mut Command| (command.address, command.key) = (address, key);
@@ -235,7 +235,7 @@ unsafe extern "C" fn inject_data(
     address: u64,
     key: u64,
 ) -> isize {
-    guard::count(|| {
+    guard::transfer(ep, || {
         // SAFETY: what C gives to a function of an endpoint's table.
         let endpoint = unsafe { handle::of::<Endpoint>(ep)? };
         let fill = |command: &mut Command| {

@@ -39,7 +39,7 @@ unsafe extern "C" fn receive(
     ignore: u64,
     context: *mut c_void,
 ) -> isize {
-    guard::count(|| {
+    guard::transfer(ep, || {
         // SAFETY: what C gives to a function of an endpoint's table.
         let endpoint = unsafe { handle::of::<Endpoint>(ep)? };
         let local = Local::One { pointer, length, descriptor };
@@ -58,7 +58,7 @@ unsafe extern "C" fn receive_pieces(
     ignore: u64,
     context: *mut c_void,
 ) -> isize {
-    guard::count(|| {
+    guard::transfer(ep, || {
         // SAFETY: what C gives to a function of an endpoint's table.
         let endpoint = unsafe { handle::of::<Endpoint>(ep)? };
         let local = Local::Many { pieces, descriptors, count };
@@ -68,7 +68,7 @@ unsafe extern "C" fn receive_pieces(
 }
 
 unsafe extern "C" fn receive_message(ep: *mut fid_ep, message: *const fi_msg_tagged, flags: u64) -> isize {
-    guard::count(|| {
+    guard::transfer(ep, || {
         // SAFETY: what C gives to a function of an endpoint's table.
         let (endpoint, message) = unsafe { (handle::of::<Endpoint>(ep)?, message.as_ref().ok_or(-FI_EINVAL)?) };
         let local = Local::Many { pieces: message.msg_iov, descriptors: message.desc, count: message.iov_count };
@@ -88,7 +88,7 @@ unsafe extern "C" fn send(
     tag: u64,
     context: *mut c_void,
 ) -> isize {
-    guard::count(|| {
+    guard::transfer(ep, || {
         // SAFETY: what C gives to a function of an endpoint's table.
         let endpoint = unsafe { handle::of::<Endpoint>(ep)? };
         let local = Local::One { pointer: pointer.cast_mut(), length, descriptor };
@@ -106,7 +106,7 @@ unsafe extern "C" fn send_pieces(
     tag: u64,
     context: *mut c_void,
 ) -> isize {
-    guard::count(|| {
+    guard::transfer(ep, || {
         // SAFETY: what C gives to a function of an endpoint's table.
         let endpoint = unsafe { handle::of::<Endpoint>(ep)? };
         let local = Local::Many { pieces, descriptors, count };
@@ -116,7 +116,7 @@ unsafe extern "C" fn send_pieces(
 }
 
 unsafe extern "C" fn send_message(ep: *mut fid_ep, message: *const fi_msg_tagged, flags: u64) -> isize {
-    guard::count(|| {
+    guard::transfer(ep, || {
         // SAFETY: what C gives to a function of an endpoint's table.
         let (endpoint, message) = unsafe { (handle::of::<Endpoint>(ep)?, message.as_ref().ok_or(-FI_EINVAL)?) };
         let local = Local::Many { pieces: message.msg_iov, descriptors: message.desc, count: message.iov_count };
@@ -133,7 +133,7 @@ unsafe extern "C" fn inject(
     peer: fi_addr_t,
     tag: u64,
 ) -> isize {
-    guard::count(|| {
+    guard::transfer(ep, || {
         // SAFETY: what C gives to a function of an endpoint's table.
         let endpoint = unsafe { handle::of::<Endpoint>(ep)? };
         operation::inject(endpoint, Operation::TaggedSend, pointer, length, peer, |command| command.address = tag)
@@ -150,7 +150,7 @@ unsafe extern "C" fn send_data(
     tag: u64,
     context: *mut c_void,
 ) -> isize {
-    guard::count(|| {
+    guard::transfer(ep, || {
         // SAFETY: what C gives to a function of an endpoint's table.
         let endpoint = unsafe { handle::of::<Endpoint>(ep)? };
         let local = Local::One { pointer: pointer.cast_mut(), length, descriptor };
@@ -167,7 +167,7 @@ unsafe extern "C" fn inject_data(
     peer: fi_addr_t,
     tag: u64,
 ) -> isize {
-    guard::count(|| {
+    guard::transfer(ep, || {
         // SAFETY: what C gives to a function of an endpoint's table.
         let endpoint = unsafe { handle::of::<Endpoint>(ep)? };
         let fill = |command: &mut Command| {
