@@ -79,7 +79,7 @@ fn a_rank_that_dies_ends_the_job() {
 
 fn walk(road: Road) {
     let parts = ["walk", "walk_address", "walk_connection", "walk_contexts", "walk_errors", "walk_info", "walk_memory"];
-    let more = ["walk_queues", "walk_rdm", "walk_rma", "walk_tagged", "walk_trigger", "common"];
+    let more = ["walk_queues", "walk_rdm", "walk_rma", "walk_tagged", "walk_trigger", "walk_variable", "common"];
     let program = compile("walk", &[&parts[..], &more[..]].concat());
     let output = run(with_plugin(Command::new(program), road).args(["-e", "weft"]));
     let lines = text(&output);
