@@ -172,6 +172,86 @@ static void walk_tags(struct side *a, struct side *b)
         CHECK("context and tag", event.entry.op_context == &posted && event.entry.tag == 0x8);
 }
 
+/* Who sleeps for news hears of more messages than there are receives. */
+static void walk_sleep(void)
+{
+    struct side_options options = SIDE_OPTIONS(FI_EP_RDM, FI_MSG | FI_VARIABLE_MSG);
+    struct fi_cq_attr attr = { .size = 1024, .format = FI_CQ_FORMAT_DATA, .wait_obj = FI_WAIT_FD };
+    static struct side a, b;
+    struct fid_cq *cq = NULL;
+    struct fid_ep *ep = NULL;
+    fi_addr_t to;
+    char name[256];
+    size_t length = sizeof(name);
+    options.progress = FI_PROGRESS_AUTO;
+    if (!pair_open(&a, &b, &options, "two endpoints"))
+        return;
+    if (EXPECT("fi_cq_open", fi_cq_open(b.domain, &attr, &cq, NULL), 0) && EXPECT("fi_endpoint", fi_endpoint(b.domain, b.info, &ep, NULL), 0)) {
+        EXPECT("fi_ep_bind to a queue", fi_ep_bind(ep, &b.transmit.cq->fid, FI_TRANSMIT), 0);
+        EXPECT("fi_ep_bind to a vector", fi_ep_bind(ep, &b.av->fid, 0), 0);
+        EXPECT("fi_enable without a place for news", fi_enable(ep), -FI_ENOCQ);
+        EXPECT("fi_ep_bind to a queue", fi_ep_bind(ep, &cq->fid, FI_RECV), 0);
+        EXPECT("fi_enable", fi_enable(ep), 0);
+        EXPECT("fi_getname", fi_getname(&ep->fid, name, &length), 0);
+        EXPECT("fi_av_insert", fi_av_insert(a.av, name, 1, &to, 0, NULL), 1);
+        for (int i = 0; i < MANY; i++)
+            EXPECT("fi_inject", POST(fi_inject(a.ep, a.memory, i, to)), 0);
+        for (int heard = 0; heard < MANY;) {
+            struct fi_cq_data_entry entries[MANY];
+            ssize_t got = fi_cq_sread(cq, entries, MANY, NULL, HANG_GUARD_S * 1000);
+            if (!CHECK("fi_cq_sread", got > 0))
+                break;
+            for (ssize_t i = 0; i < got; i++, heard++)
+                CHECK("the news in their order", (int)entries[i].len == heard);
+        }
+        EXPECT("fi_close of the endpoint", fi_close(&ep->fid), 0);
+        EXPECT("fi_close of the queue", fi_close(&cq->fid), 0);
+    }
+    pair_close(&a, &b);
+}
+
+/* News come from a shared receive context, where messages are claimed. */
+static void walk_shared_news(void)
+{
+    struct side_options options = SIDE_OPTIONS(FI_EP_RDM, FI_MSG | FI_VARIABLE_MSG);
+    static struct side a, b;
+    struct fid_ep *srx = NULL, *ep = NULL;
+    fi_addr_t to;
+    char name[256], received;
+    size_t length = sizeof(name);
+    if (!pair_open(&a, &b, &options, "two endpoints"))
+        return;
+    struct fi_info *info = fi_dupinfo(b.info);
+    info->ep_attr->rx_ctx_cnt = FI_SHARED_CONTEXT;
+    if (EXPECT("fi_srx_context", fi_srx_context(b.domain, info->rx_attr, &srx, NULL), 0) && EXPECT("fi_endpoint", fi_endpoint(b.domain, info, &ep, NULL), 0)) {
+        EXPECT("fi_ep_bind to the shared context", fi_ep_bind(ep, &srx->fid, 0), 0);
+        EXPECT("fi_ep_bind to a queue", fi_ep_bind(ep, &b.transmit.cq->fid, FI_TRANSMIT), 0);
+        EXPECT("fi_ep_bind to a queue", fi_ep_bind(ep, &b.receive.cq->fid, FI_RECV), 0);
+        EXPECT("fi_ep_bind to a vector", fi_ep_bind(ep, &b.av->fid, 0), 0);
+        EXPECT("fi_enable", fi_enable(ep), 0);
+        EXPECT("fi_getname", fi_getname(&ep->fid, name, &length), 0);
+        EXPECT("fi_av_insert", fi_av_insert(a.av, name, 1, &to, 0, NULL), 1);
+        struct fid_ep *own = b.ep;
+        for (unsigned i = 0; i < MANY; i++) {
+            fill(a.memory, i, i);
+            EXPECT("fi_inject", POST(fi_inject(a.ep, a.memory, i, to)), 0);
+            struct fi_recv_context *context = news(&b, i, FI_MSG);
+            if (!context || !CHECK("the shared context is named", context->ep == srx && !context->context))
+                break;
+            context->context = &received;
+            EXPECT("a claim at another endpoint", claim(&b, context, 256, FI_CLAIM), -FI_EINVAL);
+            b.ep = context->ep;
+            EXPECT("the claim", POST(claim(&b, context, 256, FI_CLAIM)), 0);
+            b.ep = own;
+            is_claimed(&b, &received, i, i, FI_MSG, 0);
+        }
+        EXPECT("fi_close of the endpoint", fi_close(&ep->fid), 0);
+        EXPECT("fi_close of the shared context", fi_close(&srx->fid), 0);
+    }
+    fi_freeinfo(info);
+    pair_close(&a, &b);
+}
+
 void walk_variable(void)
 {
     struct side_options options = SIDE_OPTIONS(FI_EP_RDM, FI_MSG | FI_TAGGED | FI_SOURCE | FI_VARIABLE_MSG);
@@ -188,4 +268,6 @@ void walk_variable(void)
         walk_many(&a, &b);
         pair_close(&a, &b);
     }
+    walk_sleep();
+    walk_shared_news();
 }
