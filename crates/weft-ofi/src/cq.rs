@@ -303,6 +303,9 @@ impl Queue {
                     failed = completion.result.is_err();
                     return ControlFlow::Break(());
                 }
+                if completion.flags.intersects(SPECIAL) && self.announcements.is_forgotten(completion) {
+                    return ControlFlow::Continue(());
+                }
                 let source = if sources.is_null() { FI_ADDR_NOTAVAIL } else { self.name(completion) };
                 // SAFETY: as the caller says.
                 unsafe { self.write_with_source(into, read, sources, &self.entry(completion), source) };

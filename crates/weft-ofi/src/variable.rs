@@ -91,6 +91,13 @@ impl Announcements {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether this is news of a message that went with its endpoint. Called inside the NIC.
+    #[cold]
+    pub(crate) fn is_forgotten(&self, completion: &Ended<'_>) -> bool {
+        let is_news = matches!(completion.kind, CompletionKind::Announced | CompletionKind::TaggedAnnounced);
+        is_news && !self.known().news.contains_key(&completion.context)
+    }
+
     /// A message is told of: the context that names it. Called inside the NIC.
     pub(crate) fn heard(&self, completion: &Ended<'_>) -> u64 {
         let mut known = self.known();

@@ -204,7 +204,15 @@ static void walk_sleep(void)
             for (ssize_t i = 0; i < got; i++, heard++)
                 CHECK("the news in their order", (int)entries[i].len == heard);
         }
+        struct fi_cq_data_entry entry;
+        fi_cq_read(cq, &entry, 0);
+        for (int i = 0; i < 3; i++) {
+            char sent;
+            EXPECT("fi_send", POST(fi_send(a.ep, a.memory, 8, a.region.descriptor, to, &sent)), 0);
+            FINISH(&a.transmit, &sent, "it is sent");
+        }
         EXPECT("fi_close of the endpoint", fi_close(&ep->fid), 0);
+        EXPECT("no news of a closed endpoint", fi_cq_read(cq, &entry, 1), -FI_EAGAIN);
         EXPECT("fi_close of the queue", fi_close(&cq->fid), 0);
     }
     pair_close(&a, &b);
