@@ -112,6 +112,8 @@ impl CompletionFlags {
     pub const MULTI: CompletionFlags = CompletionFlags(1);
     /// This completion gives the multi-receive buffer back.
     pub const RELEASED: CompletionFlags = CompletionFlags(2);
+    /// It is of a message that was announced: the announcement, or the receive that claimed it.
+    pub const ANNOUNCED: CompletionFlags = CompletionFlags(4);
     /// In a queue: the peer sent the message.
     const FROM_PEER: CompletionFlags = CompletionFlags(0x40);
     /// In a queue: who sent the message has no name.
@@ -122,6 +124,12 @@ impl CompletionFlags {
     #[must_use]
     pub const fn of_multi(released: bool) -> CompletionFlags {
         CompletionFlags(if released { 3 } else { 1 })
+    }
+
+    /// Whether any bit of `other` is set.
+    #[must_use]
+    pub const fn intersects(self, other: CompletionFlags) -> bool {
+        self.0 & other.0 != 0
     }
 
     /// Whether all bits of `other` are set.

@@ -6,7 +6,7 @@ mod support;
 use support::*;
 use weft_core::command::{PostError, Receive};
 use weft_core::engine::{ClaimId, Peek, Peeked};
-use weft_core::event::Failure;
+use weft_core::event::{CompletionFlags, Failure};
 use weft_core::memory::LocalKey;
 
 fn any(pair: &Pair, node: usize) -> Receive {
@@ -155,10 +155,12 @@ fn datagrams_are_announced_too() {
     }
     let told = pair.received(1);
     assert_eq!((told.context, told.kind, told.length), (9, weft_core::event::CompletionKind::Announced, 5));
+    assert_eq!(told.flags, CompletionFlags::ANNOUNCED);
     let local = pair.buffer(1, vec![0; 5]);
     let receive = Receive { endpoint, local, length: 5, ..any(&pair, 1) };
     pair.nodes[1].engine.receive_claimed(pair.now, ClaimId(told.offset), &receive).unwrap();
-    assert_eq!(pair.received(1).result, Ok(()));
+    let received = pair.received(1);
+    assert_eq!((received.result, received.flags), (Ok(()), CompletionFlags::ANNOUNCED));
     assert_eq!(pair.bytes(1, local), b"first");
     assert_eq!(pair.nodes[1].engine.statistics().dropped_datagrams, 1);
     pair.assert_quiet();

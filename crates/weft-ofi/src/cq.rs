@@ -18,6 +18,7 @@ use crate::domain::Domain;
 use crate::guard::{self, Result};
 use crate::handle::{self, Noun};
 use crate::limits::{COMPLETIONS_DEFAULT, COMPLETIONS_MAX};
+use crate::variable::Announcements;
 use crate::wait::{self, Sleepable, Waits};
 use crate::{address, log};
 
@@ -43,6 +44,8 @@ pub(crate) struct Queue {
     made_count: AtomicUsize,
     /// Multi-receive buffers by the context that the NIC has for them.
     multi: Mutex<MultiReceives>,
+    /// Messages of any length that endpoints of the domain told of.
+    announcements: Arc<Announcements>,
     /// The address that the last error entry points to.
     error_data: Mutex<Vec<u8>>,
 }
@@ -52,6 +55,9 @@ unsafe impl Noun for Queue {
     type Face = fid_cq;
     const MARK: u64 = u64::from_be_bytes(*b"weft-cq ");
 }
+
+/// Receives whose entries are more than what the NIC tells.
+const SPECIAL: CompletionFlags = CompletionFlags(CompletionFlags::MULTI.0 | CompletionFlags::ANNOUNCED.0);
 
 /// An entry, in no format yet.
 #[derive(Clone, Copy)]
@@ -143,6 +149,7 @@ impl Queue {
 
     /// Whether there is something to read now, after a round of progress.
     pub(crate) fn has_entries(&self) -> Result<bool> {
+        self.announcements.refill();
         let mut found = self.made_count.load(Ordering::Acquire) > 0;
         // Progress is what polling is for, even where there is something already.
         let each = |_: &Ended<'_>| {
@@ -193,19 +200,19 @@ impl Queue {
             CompletionKind::FetchAtomic => FI_READ | FI_ATOMIC,
             CompletionKind::RemoteWrite => FI_REMOTE_WRITE | FI_RMA,
             CompletionKind::BufferReleased => FI_RECV | FI_MSG,
-            CompletionKind::Announced => FI_RECV | FI_MSG | FI_CLAIM,
-            CompletionKind::TaggedAnnounced => FI_RECV | FI_TAGGED | FI_CLAIM,
+            CompletionKind::Announced => FI_RECV | FI_MSG,
+            CompletionKind::TaggedAnnounced => FI_RECV | FI_TAGGED,
         };
         let mut context = completion.context;
         let mut buffer = 0;
         if completion.immediate.is_some() {
             flags |= FI_REMOTE_CQ_DATA;
         }
-        if completion.flags.contains(CompletionFlags::MULTI) {
-            (context, buffer) = self.multi_receive(completion);
-            if completion.flags.contains(CompletionFlags::RELEASED) {
-                flags |= FI_MULTI_RECV;
-            }
+        // One test for what is rare.
+        if completion.flags.intersects(SPECIAL) {
+            let more;
+            (context, buffer, more) = self.special(completion);
+            flags |= more;
         }
         let received = flags & (FI_RECV | FI_REMOTE_WRITE) != 0;
         Made {
@@ -222,7 +229,24 @@ impl Queue {
         }
     }
 
+    /// Context, buffer and further flags of a receive that is not plain.
     #[cold]
+    fn special(&self, completion: &Ended<'_>) -> (u64, u64, u64) {
+        if !completion.flags.contains(CompletionFlags::ANNOUNCED) {
+            let (context, buffer) = self.multi_receive(completion);
+            let released = completion.flags.contains(CompletionFlags::RELEASED);
+            return (context, buffer, if released { FI_MULTI_RECV } else { 0 });
+        }
+        match completion.kind {
+            CompletionKind::Announced | CompletionKind::TaggedAnnounced => {
+                let context = self.announcements.heard(completion);
+                // None of the bytes are told with the news.
+                (context, 0, if completion.length > 0 { FI_MORE } else { 0 })
+            }
+            _ => (completion.context, 0, FI_CLAIM),
+        }
+    }
+
     fn multi_receive(&self, completion: &Ended<'_>) -> (u64, u64) {
         let mut multi = self.multi();
         let found = match completion.flags.contains(CompletionFlags::RELEASED) {
@@ -295,6 +319,9 @@ impl Queue {
                     failed = is_error;
                     return ControlFlow::Break(());
                 }
+                if completion.flags.intersects(SPECIAL) && self.announcements.is_forgotten(completion) {
+                    return ControlFlow::Continue(());
+                }
                 let source = if sources.is_null() { FI_ADDR_NOTAVAIL } else { self.name(completion) };
                 // SAFETY: as the caller says.
                 unsafe { self.write_with_source(into, read, sources, &self.entry(completion), source) };
@@ -303,8 +330,12 @@ impl Queue {
             };
             weft::raw::read_completions(&self.queue, room, each).map_err(|error| guard::errno(&error))?;
         }
-        if read > 0 || count == 0 {
+        if read > 0 {
             return Ok(read);
+        }
+        self.announcements.refill();
+        if count == 0 {
+            return Ok(0);
         }
         let failed = failed || self.made_count.load(Ordering::Acquire) > 0;
         Err(if failed { -FI_EAVAIL } else { -FI_EAGAIN })
@@ -347,7 +378,12 @@ impl Queue {
                 if error == FI_ETRUNC { completion.length.min(completion.offset()) } else { completion.length };
             let (truncated, length) = ((completion.length - length) as usize, length as usize);
             let source = self.name(completion);
-            let made = Made { error, reason, source, length, ..self.entry(completion) };
+            let mut made = Made { error, reason, source, length, ..self.entry(completion) };
+            if completion.result == Err(Failure::Cancelled)
+                && let Some(context) = self.announcements.cancelled(completion)
+            {
+                made.context = context;
+            }
             found = Some((made, completion.source(), truncated));
             ControlFlow::Continue(())
         };
@@ -401,6 +437,7 @@ impl Sleepable for Queue {
     }
 
     fn try_sleep(&self) -> Result<bool> {
+        self.announcements.refill();
         // Made ready first: an entry of ours that comes after the look wakes.
         let heard = self.signals_heard.load(Ordering::Acquire);
         let safe = self.queue.try_wait().map_err(|error| guard::errno(&error))? && !self.hears_signal(heard);
@@ -514,6 +551,7 @@ pub(crate) unsafe extern "C" fn open(
             made: Mutex::default(),
             made_count: AtomicUsize::new(0),
             multi: Mutex::default(),
+            announcements: domain.announcements.clone(),
             error_data: Mutex::default(),
         });
         queue.waits.start(&queue)?;

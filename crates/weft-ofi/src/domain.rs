@@ -15,6 +15,7 @@ use crate::fabric::Fabric;
 use crate::guard::{self, Result};
 use crate::handle::{self, Noun};
 use crate::info::Attributes;
+use crate::variable::Announcements;
 use crate::{address, interface, log, parameters};
 
 /// A domain.
@@ -37,6 +38,8 @@ pub(crate) struct Domain {
     work: Mutex<HashMap<usize, DeferredId>>,
     /// How often each peer has a name in an address vector.
     peers: Mutex<HashMap<u32, usize>>,
+    /// Messages of any length that its endpoints told of.
+    pub(crate) announcements: Arc<Announcements>,
 }
 
 // SAFETY: `fid_domain` begins with its `fid`.
@@ -99,6 +102,7 @@ impl Domain {
             connections: OnceLock::new(),
             work: Mutex::default(),
             peers: Mutex::default(),
+            announcements: Arc::default(),
         })
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use weft::connection::Connection;
@@ -23,6 +23,7 @@ use crate::limits::{CONNECTION_DATA_MAX_BYTES, DATAGRAMS_KEPT};
 use crate::log;
 use crate::order::Order;
 use crate::sep::Part;
+use crate::variable::{self, Variable};
 
 /// What a handle of an endpoint stands for. Aliases are handles of their own, with other flags.
 pub(crate) struct Endpoint {
@@ -53,6 +54,8 @@ pub(crate) struct Shared {
     name: Option<Address>,
     /// Messages that were claimed, by the context of the call that did.
     claims: Mutex<HashMap<u64, ClaimId>>,
+    /// The handle that is no alias.
+    face: AtomicPtr<fid_ep>,
     /// Ends after all that is enabled.
     role: Role,
 }
@@ -155,6 +158,8 @@ pub(crate) struct Live {
     receives: AtomicBool,
     /// A call panicked: none is taken any more.
     failed: AtomicBool,
+    /// Where the program hears of a message before it receives it; ends after the endpoint.
+    pub(crate) variable: Option<Arc<Variable>>,
 }
 
 const NOT_CONNECTED: u32 = u32::MAX;
@@ -211,6 +216,7 @@ impl Endpoint {
             connection: Mutex::default(),
             name,
             claims: Mutex::default(),
+            face: AtomicPtr::default(),
             attributes,
             role,
         };
@@ -335,7 +341,12 @@ impl Endpoint {
             Role::Pool(pool) => self.open_pool(pool)?,
         };
         // Another thread that was first has enabled it as well.
-        let _ = shared.live.set(live);
+        if shared.live.set(live).is_ok()
+            && let Some(variable) = shared.live.get().and_then(|live| live.variable.as_ref())
+        {
+            let elsewhere = self.bound().pool.is_some();
+            variable.start(shared.attributes.receive_caps & FI_MSG != 0 && !elsewhere);
+        }
         Ok(())
     }
 
@@ -349,6 +360,10 @@ impl Endpoint {
                 EP_CTRL,
                 "an endpoint that sends needs a completion queue or counter: bind one with FI_TRANSMIT"
             );
+            return Err(-FI_ENOCQ);
+        }
+        if receives && self.shared.attributes.is_variable() && bound.receive_queue.is_none() && !elsewhere {
+            log::info!(EP_CTRL, "FI_VARIABLE_MSG needs a completion queue to tell of messages: bind one with FI_RECV");
             return Err(-FI_ENOCQ);
         }
         if receives && bound.receive_queue.is_none() && !bound.counts(FI_RECV) && !elsewhere {
@@ -438,6 +453,11 @@ impl Endpoint {
             Role::Part(part) => (part.side == Side::Transmit, part.side == Side::Receive),
             Role::Pool(_) => (false, true),
         };
+        let is_variable = receives && attributes.is_variable();
+        let variable = is_variable.then(|| {
+            let face = self.shared.face.load(Ordering::Acquire);
+            Arc::new(Variable::new(&self.shared.domain.announcements, &endpoint, face))
+        });
         Live {
             endpoint,
             peers,
@@ -451,6 +471,7 @@ impl Endpoint {
             sends: AtomicBool::new(sends),
             receives: AtomicBool::new(receives),
             failed: AtomicBool::new(false),
+            variable,
         }
     }
 
@@ -526,17 +547,31 @@ impl Endpoint {
         use crate::no::tables;
         // Calls for which it was not opened are refused by their tables, at no cost for the others.
         let has = |capability| self.shared.attributes.caps & capability != 0;
+        let is_variable = self.shared.attributes.is_variable();
         let face = fid_ep {
             fid: handle::fid_of(class, context, &FID_OPERATIONS),
             ops: handle::table(&OPERATIONS),
             cm: handle::table(&crate::cm::OPERATIONS),
-            msg: handle::table(if has(FI_MSG) { &crate::msg::OPERATIONS } else { &tables::MSG }),
+            msg: handle::table(match (has(FI_MSG), is_variable) {
+                (true, false) => &crate::msg::OPERATIONS,
+                (true, true) => &variable::MESSAGES,
+                (false, _) => &tables::MSG,
+            }),
             rma: handle::table(if has(FI_RMA) { &crate::rma::OPERATIONS } else { &tables::RMA }),
-            tagged: handle::table(if has(FI_TAGGED) { &crate::tagged::OPERATIONS } else { &tables::TAGGED }),
+            tagged: handle::table(match (has(FI_TAGGED), is_variable) {
+                (true, false) => &crate::tagged::OPERATIONS,
+                (true, true) => &variable::TAGGED,
+                (false, _) => &tables::TAGGED,
+            }),
             atomic: handle::table(if has(FI_ATOMIC) { &crate::atomic::OPERATIONS } else { &tables::ATOMIC }),
             collective: std::ptr::null_mut(),
         };
-        handle::open(face, Arc::new(self))
+        let (shared, is_alias) = (self.shared.clone(), self.is_alias);
+        let face = handle::open(face, Arc::new(self));
+        if !is_alias {
+            shared.face.store(face, Ordering::Release);
+        }
+        face
     }
 }
 
@@ -707,6 +742,11 @@ unsafe extern "C" fn cancel(fid: fid_t, context: *mut c_void) -> isize {
         // SAFETY: what C gives to a function of an endpoint's table.
         let endpoint = unsafe { handle::of_fid::<Endpoint>(fid)? };
         let live = endpoint.live()?;
+        if let Some(variable) = &live.variable {
+            // The NIC has contexts of ours for receives.
+            let cancelled = variable.cancel(context);
+            return if cancelled { Ok(0) } else { Err(-FI_ENOENT) };
+        }
         let cancelled = live.endpoint.cancel(context as u64) || {
             // The NIC has another context for a multi-receive.
             let number = live.receive_queue().and_then(|queue| queue.find_multi_receive(context as u64));
@@ -748,6 +788,8 @@ unsafe extern "C" fn get_option(
         let found = match option {
             FI_OPT_MIN_MULTI_RECV => endpoint.shared.multi_receive_least.load(Ordering::Relaxed),
             FI_OPT_CM_DATA_SIZE => CONNECTION_DATA_MAX_BYTES,
+            // News of a message come without any of its bytes.
+            FI_OPT_BUFFERED_MIN | FI_OPT_BUFFERED_LIMIT if endpoint.shared.attributes.is_variable() => 0,
             _ => return Err(-FI_ENOPROTOOPT),
         };
         if std::mem::replace(length, size_of::<usize>()) < size_of::<usize>() {
@@ -763,7 +805,12 @@ unsafe extern "C" fn set_option(fid: fid_t, level: c_int, option: c_int, value: 
     guard::call(|| {
         // SAFETY: what C gives to a function of an endpoint's table.
         let endpoint = unsafe { handle::of_fid::<Endpoint>(fid)? };
-        if level != FI_OPT_ENDPOINT || option != FI_OPT_MIN_MULTI_RECV {
+        let is_known = match option {
+            FI_OPT_MIN_MULTI_RECV => true,
+            FI_OPT_BUFFERED_MIN | FI_OPT_BUFFERED_LIMIT => endpoint.shared.attributes.is_variable(),
+            _ => false,
+        };
+        if level != FI_OPT_ENDPOINT || !is_known {
             return Err(-FI_ENOPROTOOPT);
         }
         if value.is_null() || length != size_of::<usize>() {
@@ -771,6 +818,13 @@ unsafe extern "C" fn set_option(fid: fid_t, level: c_int, option: c_int, value: 
         }
         // SAFETY: it has that many bytes.
         let least = unsafe { value.cast::<usize>().read_unaligned() };
+        match option {
+            FI_OPT_MIN_MULTI_RECV => {}
+            // The most that there can be is nothing.
+            FI_OPT_BUFFERED_LIMIT if least == 0 || least == usize::MAX => return Ok(()),
+            FI_OPT_BUFFERED_MIN if least == 0 => return Ok(()),
+            _ => return Err(-FI_EMSGSIZE),
+        }
         endpoint.shared.multi_receive_least.store(least, Ordering::Relaxed);
         Ok(())
     })

@@ -38,6 +38,7 @@ mod sep;
 mod shared_av;
 mod tagged;
 mod trigger;
+mod variable;
 mod wait;
 mod wait_set;
 

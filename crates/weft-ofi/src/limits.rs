@@ -34,6 +34,8 @@ pub(crate) const OPERATIONS_MAX: usize = 16_384;
 pub(crate) const CONDITION_LOCK_MS: u64 = 10;
 /// Datagrams that wait at an endpoint until a receive is posted: programs know sockets, which keep some.
 pub(crate) const DATAGRAMS_KEPT: usize = 256;
+/// Receives that an endpoint for messages of any length keeps posted, which tell the program of messages.
+pub(crate) const ANNOUNCING_RECEIVES: usize = 64;
 /// How long a request is kept back for news of a connection that was accepted before.
 pub(crate) const REQUEST_KEPT_MS: u64 = 200;
 /// How long an answer to a request for a connection is waited for.

@@ -362,6 +362,9 @@ pub(crate) fn receive(endpoint: &Endpoint, call: &ReceiveCall) -> Result<usize> 
 
 /// Posts a receive when its time comes; gives its name.
 pub(crate) fn receive_later(live: &Live, call: &ReceiveCall, when: When<'_>, silent: bool) -> Result<DeferredId> {
+    if live.variable.is_some() {
+        return Err(-FI_EOPNOTSUPP);
+    }
     let (mut receive, buffer) = (receive_of(live, call)?, call.local.buffer(true)?);
     receive.silent |= silent;
     let work = DeferredWork::Receive { endpoint: live.endpoint.clone(), receive, buffer };

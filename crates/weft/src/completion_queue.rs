@@ -234,6 +234,8 @@ pub struct Completion {
     pub multi: bool,
     /// The multi-receive ends with this completion: its buffer is the caller's again.
     pub released: bool,
+    /// The message was announced: this is the announcement, or the receive that claimed it.
+    pub announced: bool,
 }
 
 impl Completion {
@@ -253,11 +255,17 @@ impl Completion {
             offset: 0,
             multi: false,
             released: false,
+            announced: false,
         }
     }
 
     /// As the engine keeps it, without its buffer.
     fn to_entry(&self) -> Entry {
+        let flags = match (self.multi, self.announced) {
+            (true, _) => CompletionFlags::of_multi(self.released),
+            (false, true) => CompletionFlags::ANNOUNCED,
+            (false, false) => CompletionFlags::NONE,
+        };
         Entry {
             context: self.context,
             length: self.length,
@@ -267,7 +275,7 @@ impl Completion {
             peer: self.peer,
             local: LocalKey::NONE,
             kind: self.kind,
-            flags: if self.multi { CompletionFlags::of_multi(self.released) } else { CompletionFlags::NONE },
+            flags,
             result: self.result,
         }
     }
@@ -408,6 +416,7 @@ impl Core {
         into.offset = completion.offset();
         into.multi = completion.flags.contains(CompletionFlags::MULTI);
         into.released = completion.flags.contains(CompletionFlags::RELEASED);
+        into.announced = completion.flags.contains(CompletionFlags::ANNOUNCED);
         let local = completion.local;
         if local != LocalKey::NONE {
             // What was borrowed goes back to its lender by being dropped.

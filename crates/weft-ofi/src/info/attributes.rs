@@ -95,6 +95,11 @@ impl Attributes {
         })
     }
 
+    /// Whether the program hears of a message before it receives it. The bit means something else since 2.0.
+    pub(crate) fn is_variable(&self) -> bool {
+        self.api_version < FI_VERSION(2, 0) && self.receive_caps & FI_VARIABLE_MSG != 0
+    }
+
     /// The handle that the program put in: a passive endpoint, or a connection request.
     pub(crate) fn handle(&self) -> fid_t {
         std::ptr::with_exposed_provenance_mut(self.handle)

@@ -250,7 +250,11 @@ fn mr_mode(asked: i32, version: u32, hmem: bool) -> Checked<i32> {
 /// Resolves a request for one kind of endpoint.
 pub(super) fn negotiate(kind: u32, version: u32, request: &Request) -> Checked<Offer> {
     let datagram = kind == FI_EP_DGRAM;
-    let all = all_caps(kind, version);
+    let mut all = all_caps(kind, version);
+    // Who hears of a message before it receives it posts no buffers for many.
+    if request.caps & old_bit(version) != 0 {
+        all &= !FI_MULTI_RECV;
+    }
     let (transmit, receive) = (&request.transmit, &request.receive);
     let (endpoint, domain) = (&request.endpoint, &request.domain);
 

@@ -134,13 +134,22 @@ fn primary_capabilities_are_those_asked_for() {
         (FI_RMA | FI_ATOMIC | FI_WRITE, FI_RMA | FI_ATOMIC | FI_WRITE),
         (FI_MSG | FI_RMA | FI_SEND, FI_MSG | FI_RMA | FI_SEND | memory),
         (FI_MSG | FI_HMEM | FI_DIRECTED_RECV, FI_MSG | FI_SEND | FI_RECV | FI_HMEM | FI_DIRECTED_RECV),
-        (FI_MSG | FI_VARIABLE_MSG, FI_MSG | FI_SEND | FI_RECV | FI_VARIABLE_MSG),
         (FI_RMA | FI_RMA_EVENT, FI_RMA | memory | FI_RMA_EVENT),
         (FI_MSG | FI_SOURCE | FI_SOURCE_ERR, FI_MSG | FI_SEND | FI_RECV | FI_SOURCE_ERR),
     ];
     for (asked, expected) in cases {
         assert_eq!(offered(FI_EP_RDM, |r| r.caps = asked).caps, expected | SECONDARY, "{asked:#x}");
     }
+}
+
+/// Who hears of a message before it receives it has no use for buffers that take many.
+#[test]
+fn messages_of_any_length_exclude_multi_receives() {
+    let caps = offered(FI_EP_RDM, |r| r.caps = FI_MSG | FI_VARIABLE_MSG).caps;
+    assert_eq!(caps, (FI_MSG | FI_SEND | FI_RECV | FI_VARIABLE_MSG | SECONDARY) & !FI_MULTI_RECV);
+    let both = request(|r| r.caps = FI_MSG | FI_VARIABLE_MSG | FI_MULTI_RECV);
+    let reason = negotiate(FI_EP_RDM, VERSION, &both).unwrap_err().to_string();
+    assert!(reason.contains("lacking: FI_MULTI_RECV"), "{reason}");
 }
 
 #[test]

@@ -39,6 +39,7 @@ static const struct {
     { "trigger", walk_trigger },
     { "work", walk_work },
     { "full", walk_full },
+    { "variable", walk_variable },
     { "errors", walk_errors },
     { "formats", walk_formats },
     { "unknown-sources", walk_unknown_sources },

@@ -26,6 +26,7 @@ void walk_shared(void);
 void walk_trigger(void);
 void walk_work(void);
 void walk_full(void);
+void walk_variable(void);
 void walk_errors(void);
 void walk_formats(void);
 void walk_unknown_sources(void);

@@ -25,6 +25,7 @@ const WALK: [&str; 14] = [
     "walk_rma",
     "walk_tagged",
     "walk_trigger",
+    "walk_variable",
     "common",
 ];
 

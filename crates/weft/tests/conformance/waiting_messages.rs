@@ -173,7 +173,7 @@ pub(crate) fn announced_messages_wait_for_a_buffer(world: &World) {
                 post();
             }
             let told = world.good(&b);
-            assert_eq!((told.context, told.kind), (21, CompletionKind::TaggedAnnounced));
+            assert_eq!((told.context, told.kind, told.announced), (21, CompletionKind::TaggedAnnounced, true));
             assert_eq!((told.length, told.tag, told.immediate), (length as u64, 5, Some(31)));
             assert_eq!((told.source, told.peer), (Some(a.endpoint.address()), Some(to_a)));
             // It is nobody else's, and the receive is used up.
@@ -183,7 +183,10 @@ pub(crate) fn announced_messages_wait_for_a_buffer(world: &World) {
             assert_eq!(world.good(&b).into_bytes().unwrap(), b"next");
             receive_claimed(&b, ClaimId(told.offset), length, 22);
             let received = world.good(&b);
-            assert_eq!((received.context, received.kind), (22, CompletionKind::TaggedReceive));
+            assert_eq!(
+                (received.context, received.kind, received.announced),
+                (22, CompletionKind::TaggedReceive, true)
+            );
             assert!(received.into_bytes().unwrap() == pattern(1, length), "{length} {early}");
             world.goods(&a, 2);
         }

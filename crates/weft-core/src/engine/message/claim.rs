@@ -40,6 +40,8 @@ pub(in crate::engine) struct Claim {
     message: UnexpectedMessage,
     /// Tells it from others that had its place.
     stamp: u32,
+    /// A receive without bytes told of it.
+    announced: bool,
 }
 
 /// Where a message that is still arriving waits.
@@ -114,7 +116,13 @@ impl<M: Memory> Engine<M> {
             return Err(PostError::CompletionQueueFull);
         }
         match self.claims.remove(claim.index()) {
-            Some(claim) => self.give(now, claim.message, Landing::of(receive)),
+            Some(claim) => {
+                let mut landing = Landing::of(receive);
+                if claim.announced {
+                    landing.flags = CompletionFlags::ANNOUNCED;
+                }
+                self.give(now, claim.message, landing);
+            }
             None => self.unreserve(queue),
         }
         self.grant_credits_of(receive.endpoint);
@@ -146,7 +154,7 @@ impl<M: Memory> Engine<M> {
             Body::Arriving(index) => (None, Some(index)),
             Body::Whole(_) | Body::Rendezvous { .. } | Body::Lost => (None, None),
         };
-        let index = self.claims.insert(Claim { message, stamp: self.claim_stamp });
+        let index = self.claims.insert(Claim { message, stamp: self.claim_stamp, announced: false });
         if let Some(message) = partial.and_then(|transaction| self.messages.get_mut(&transaction))
             && let Place::Unexpected { id, .. } = &mut message.place
         {
@@ -196,11 +204,14 @@ impl<M: Memory> Engine<M> {
     }
 
     fn tell_announced(&mut self, envelope: &Envelope, receive: &Receive, claim: ClaimId) {
+        if let Some(claim) = self.claims.get_mut(claim.index()) {
+            claim.announced = true;
+        }
         let queue = self.endpoint(envelope.endpoint).and_then(|endpoint| endpoint.bindings.receive_queue);
         let completion = Completion {
             context: receive.context,
             kind: if envelope.tagged { CompletionKind::TaggedAnnounced } else { CompletionKind::Announced },
-            flags: CompletionFlags::NONE,
+            flags: CompletionFlags::ANNOUNCED,
             result: Ok(()),
             length: u64::from(envelope.length),
             tag: envelope.tag,

@@ -66,6 +66,8 @@ pub(super) struct Landing {
     room: u64,
     context: u64,
     silent: bool,
+    /// What its completion says besides.
+    flags: CompletionFlags,
     shared: Option<u32>,
     counter: Option<CounterId>,
 }
@@ -582,7 +584,7 @@ impl<M: Memory> Engine<M> {
     pub(super) fn complete_receive(&mut self, envelope: &Envelope, landing: &Landing, result: Result<(), Failure>) {
         let mut local = landing.local;
         let mut offset = 0;
-        let mut flags = CompletionFlags::NONE;
+        let mut flags = landing.flags;
         if let Some(index) = landing.shared {
             local = LocalKey::NONE;
             flags = CompletionFlags::MULTI;
@@ -655,6 +657,7 @@ impl Landing {
             room: receive.length,
             context: receive.context,
             silent: receive.silent,
+            flags: CompletionFlags::NONE,
             shared: None,
             counter: receive.counter,
         }
@@ -670,6 +673,7 @@ impl Shared {
             room: room - self.used,
             context: self.receive.context,
             silent: self.receive.silent,
+            flags: CompletionFlags::NONE,
             shared: Some(index),
             counter: self.receive.counter,
         };
