@@ -10,27 +10,7 @@ use common::{INSTALL, Road, compile_stress, compile_walk, run, tail, text, with_
 
 /// Parts of the walk that are short enough for a program fifty times slower. What the others add, longer waits and more
 /// kinds of atomics, goes the same ways.
-const PARTS: [&str; 19] = [
-    "fabric",
-    "domain",
-    "av",
-    "cq",
-    "cntr",
-    "eq",
-    "sets",
-    "mr",
-    "rdm",
-    "tagged",
-    "multi-receive",
-    "rma",
-    "counters",
-    "scalable",
-    "shared",
-    "trigger",
-    "work",
-    "regions",
-    "unknown-sources",
-];
+const PARTS: [&str; 7] = ["av", "cq", "eq", "tagged", "shared", "work", "regions"];
 
 #[test]
 fn a_walk_loses_nothing() {
@@ -42,13 +22,13 @@ fn a_walk_loses_nothing() {
 #[test]
 fn a_walk_over_packets_loses_nothing() {
     let mut command = valgrind(&compile_walk(), Road::Packets);
-    examine(command.args(["-n", "-e", "weft", "message", "rma", "msg", "dgram"]), " 0 failed, 0 absent");
+    examine(command.args(["-n", "-e", "weft", "dgram", "counters", "unknown-sources"]), " 0 failed, 0 absent");
 }
 
 #[test]
 fn randomised_operations_lose_nothing() {
     for road in [Road::Auto, Road::Packets] {
-        examine(valgrind(&compile_stress(), road).args(["weft", "5", "200", "2"]), "ok stress");
+        examine(valgrind(&compile_stress(), road).args(["weft", "5", "100", "2"]), "ok stress");
     }
 }
 
