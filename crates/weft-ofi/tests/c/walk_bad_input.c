@@ -120,12 +120,12 @@ void walk_unknown_sources(void)
         fill(b.memory, 100, 3);
         EXPECT("fi_trecv", fi_trecv(a.ep, a.memory, 4096, a.region.descriptor, FI_ADDR_UNSPEC, 9, 0, &event), 0);
         EXPECT("fi_tsend", POST(fi_tsend(b.ep, b.memory, 100, b.region.descriptor, b.peer, 9, &b)), 0);
-        FINISH(&b.transmit, &b, "it is sent");
         struct fi_cq_tagged_entry entry;
         struct fi_cq_err_entry error;
         fi_addr_t source;
         ssize_t got;
         double end = seconds() + HANG_GUARD_S;
+        /* Not by the inbox, which keeps no addresses: the other side makes progress without giving away what ended. */
         while ((got = fi_cq_readfrom(a.receive.cq, &entry, 1, &source)) == -FI_EAGAIN && seconds() < end)
             fi_cq_read(b.transmit.cq, &entry, 0);
         EXPECT("a message of somebody unknown", got, -FI_EAVAIL);
@@ -135,6 +135,7 @@ void walk_unknown_sources(void)
         error.err_data_size = sizeof(other);
         EXPECT("fi_cq_readerr", fi_cq_readerr(a.receive.cq, &error, 0), 1);
         CHECK("what it says", error.err == FI_EADDRNOTAVAIL && error.op_context == &event && error.len == 100 && error.tag == 9 && error.flags & FI_TAGGED);
+        FINISH(&b.transmit, &b, "it is sent");
         CHECK("the data has come", filled(a.memory, 100, 3));
         CHECK("the source's address", error.err_data_size == sizeof(other) && other.sin_family == AF_INET);
         EXPECT("the address goes into the vector as it is", fi_av_insert(a.av, &other, 1, &a.peer, 0, NULL), 1);
@@ -182,8 +183,8 @@ void walk_stale(void)
     fi_addr_t handle = 0;
     uint64_t base, key_size = 8;
     EXPECT("fi_eq_open", fi_eq_open(fabric, &eq_attr, &eq, NULL), 0);
+    EXPECT("fi_close of the event queue", fi_close(&eq->fid), 0);
     side_close(&side);
-    EXPECT("fi_close of the event queue", fi_close(&eq->fid), 0, -FI_EBADF);
     EXPECT("fi_send on a closed endpoint", fi_send(ep, memory, 8, NULL, 0, NULL), -FI_EBADF);
     EXPECT("with a region's descriptor", fi_send(ep, memory, 8, descriptor, 0, NULL), -FI_EBADF);
     EXPECT("fi_sendmsg", fi_sendmsg(ep, &(struct fi_msg){ 0 }, 0), -FI_EBADF);
