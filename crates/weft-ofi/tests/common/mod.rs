@@ -11,7 +11,7 @@ pub(crate) const INSTALL: &str =
     "apt-get install gcc libfabric-dev libfabric-bin openmpi-bin libopenmpi-dev valgrind iproute2";
 
 /// The sources of the walk.
-const WALK: [&str; 14] = [
+const WALK: [&str; 15] = [
     "walk",
     "walk_address",
     "walk_bad_input",
