@@ -31,9 +31,12 @@ pub(crate) struct Announcements {
 struct Known {
     /// By the address of the context that the program has, or will have.
     news: HashMap<u64, News>,
+    /// The same by the numbers that the NIC has for receives that told of nothing yet. Addresses are used again, and what
+    /// an endpoint told before it was closed may still be in a queue.
+    posted: HashMap<u64, u64>,
     /// The endpoints that lack a receive, once for each.
     lacking: Vec<Weak<Variable>>,
-    posted: u64,
+    last: u64,
 }
 
 /// One message that was told of, or a receive that will tell of one.
@@ -95,20 +98,21 @@ impl Announcements {
     #[cold]
     pub(crate) fn is_forgotten(&self, completion: &Ended<'_>) -> bool {
         let is_news = matches!(completion.kind, CompletionKind::Announced | CompletionKind::TaggedAnnounced);
-        is_news && !self.known().news.contains_key(&completion.context)
+        is_news && !self.known().posted.contains_key(&completion.context)
     }
 
     /// A message is told of: the context that names it. Called inside the NIC.
     pub(crate) fn heard(&self, completion: &Ended<'_>) -> u64 {
         let mut known = self.known();
-        let Some(news) = known.news.get_mut(&completion.context) else { return 0 };
+        let Some(address) = known.posted.remove(&completion.context) else { return 0 };
+        let Some(news) = known.news.get_mut(&address) else { return 0 };
         news.state = State::Told(ClaimId(completion.offset()));
         if !news.tagged {
             let variable = news.variable.clone();
             known.lacking.push(variable);
             self.lacking.store(known.lacking.len(), Ordering::Release);
         }
-        completion.context
+        address
     }
 
     /// A receive was cancelled: if it was the program's tag, the context that it had. Called inside the NIC.
@@ -117,8 +121,8 @@ impl Announcements {
             return None;
         }
         let mut known = self.known();
-        known.news.get(&completion.context).filter(|news| news.state == State::Posted && news.tagged)?;
-        known.news.remove(&completion.context).map(|news| news.context.value() as u64)
+        let address = known.posted.remove(&completion.context)?;
+        known.news.remove(&address).map(|news| news.context.value() as u64)
     }
 
     /// Posts receives again that told of a message.
@@ -173,7 +177,10 @@ struct Owned {
 
 impl Drop for Owned {
     fn drop(&mut self) {
-        self.announcements.known().news.retain(|_, news| news.owner != self.number);
+        let mut known = self.announcements.known();
+        known.news.retain(|_, news| news.owner != self.number);
+        let Known { news, posted, .. } = &mut *known;
+        posted.retain(|_, address| news.contains_key(address));
     }
 }
 
@@ -205,16 +212,20 @@ impl Variable {
         let announcements = &self.owned.announcements;
         let context = Context::new(ep, value);
         let address = context.address();
-        (receive.context, receive.announce, receive.silent) = (address, true, false);
         let mut known = announcements.known();
-        known.posted += 1;
-        let (number, variable) = (known.posted, Arc::downgrade(self));
+        known.last += 1;
+        // Unlike any address that a program could name an operation by.
+        let (number, variable) = (known.last | 1 << 63, Arc::downgrade(self));
+        (receive.context, receive.announce, receive.silent) = (number, true, false);
+        known.posted.insert(number, address);
         let (tagged, state, owner) = (receive.tagged, State::Posted, self.owned.number);
         known.news.insert(address, News { context, tagged, state, number, owner, variable });
         drop(known);
         let result = weft::raw::post_receive(&self.endpoint, &receive, Buffer::from(Vec::<u8>::new()));
         if result.is_err() {
-            announcements.known().news.remove(&address);
+            let mut known = announcements.known();
+            known.news.remove(&address);
+            known.posted.remove(&number);
         }
         result
     }
@@ -245,13 +256,9 @@ impl Variable {
     pub(crate) fn cancel(&self, context: *mut c_void) -> bool {
         let found = {
             let known = self.owned.announcements.known();
-            if known.news.contains_key(&(context as u64)) {
-                // A context of ours: those receives are not the program's.
-                return false;
-            }
             let mine = |news: &&News| news.tagged && news.owner == self.owned.number && news.state == State::Posted;
             let of_context = known.news.values().filter(mine).filter(|news| news.context.value() == context);
-            of_context.min_by_key(|news| news.number).map(|news| news.context.address())
+            of_context.map(|news| news.number).min()
         };
         self.endpoint.cancel(found.unwrap_or(context as u64))
     }
