@@ -1,5 +1,6 @@
 //! What the tests that run C programs share: where the plug-in is, how a program is built and run.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
+#![expect(clippy::panic, reason = "a test that cannot begin says why, and ends")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
