@@ -1,6 +1,6 @@
 //! C programs against the plug-in, through the stock libfabric: a walk over every call, randomised operations between
 //! processes, and MPI programs. Their sources are in `c`; each says at its top what it does and how to run it alone.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of a test: a panic is a failed test")]
+#![expect(clippy::unwrap_used, reason = "helpers of a test: a panic is a failed test")]
 
 mod common;
 
