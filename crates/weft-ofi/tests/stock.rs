@@ -244,6 +244,13 @@ impl Namespaces {
             ip(&["-n", name, "link", "set", "lo", "up"]);
             ip(&["-n", name, "link", "set", "veth0", "up"]);
         }
+        // The kernel says a little later that the carrier is there; until then the interface is not offered.
+        for name in &made.names {
+            let state = || text(&run(Command::new("ip").args(["-n", name, "link", "show", "dev", "veth0"])));
+            while !state().contains("state UP") {
+                thread::sleep(Duration::from_millis(5));
+            }
+        }
         made
     }
 }
