@@ -96,7 +96,16 @@ impl Ends<'_> {
         }
         // Without a node the destination is this one, which every interface reaches.
         let elsewhere = destinations.iter().any(|to| !to.socket.ip().is_unspecified());
-        Ok(if elsewhere { routed(places) } else { places })
+        if !elsewhere {
+            return Ok(places);
+        }
+        let places = routed(places);
+        if places.is_empty() {
+            let asked: Vec<_> = destinations.iter().map(address::to_text).collect();
+            let offered = "no interface that is up has a way there".to_owned();
+            return Err(Nowhere::Mismatch(Mismatch { attribute: "dest_addr", asked: asked.join(" or "), offered }));
+        }
+        Ok(places)
     }
 
     /// Whether the caller names a node or an address, of either end.
@@ -153,7 +162,7 @@ fn own_sources(sources: &[Address], interface: &Interface) -> Vec<(Address, bool
 }
 
 /// With a destination, only what its route uses: the first of each family that has one. Where the routes use none of
-/// the interfaces (the user may have restricted them), all stay.
+/// the interfaces (the user may have restricted them), all stay, but for loopback to another machine.
 fn routed(places: Vec<Place>) -> Vec<Place> {
     let mut best: Vec<Place> = Vec::new();
     for place in &places {
@@ -163,5 +172,9 @@ fn routed(places: Vec<Place>) -> Vec<Place> {
             best.push(place.clone());
         }
     }
-    if best.is_empty() { places } else { best }
+    if best.is_empty() {
+        let near = |place: &Place| place.destination.is_none_or(|to| to.socket.ip().is_loopback());
+        return places.into_iter().filter(|place| !place.is_loopback() || near(place)).collect();
+    }
+    best
 }
