@@ -488,6 +488,7 @@ impl Hub {
         state.seen_in_order.push_back(name);
         let Message { from: token, endpoint, flag: automatic, data, .. } = message;
         state.requests.push_back(RawRequest { from, token, endpoint, automatic, data });
+        state.statistics.requests += 1;
         state.changed = true;
         true
     }

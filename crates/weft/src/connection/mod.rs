@@ -192,6 +192,8 @@ impl std::error::Error for ConnectFailure {}
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Statistics {
+    /// Requests that were heard.
+    pub requests: u64,
     /// Messages that meant nothing: garbage, repetitions, and what was about connections that have ended.
     pub ignored: u64,
 }

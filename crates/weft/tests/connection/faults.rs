@@ -39,10 +39,14 @@ pub(crate) fn a_closed_listener_rejects(world: &World) {
     let first = world.request(&listener);
     let taken = first.endpoint();
     let address = listener.address();
+    // Those that come later are heard by nobody.
+    world.until(|| {
+        let _ = listener.try_wait().unwrap();
+        (listener.statistics().requests == 3).then_some(())
+    });
     drop(listener);
     let mut refused = Vec::new();
     while refused.len() < 2 {
-        // Requests that came later are only heard by somebody who works for the listener.
         match world.event(&a) {
             Event::Refused { context, .. } | Event::Failed { context, .. } => refused.push(context),
             other => panic!("{other:?}"),
