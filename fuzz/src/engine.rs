@@ -121,6 +121,7 @@ impl Harness {
             multi: None,
             silent: false,
             announce: false,
+            counter: None,
             context: 0,
         };
         self.operations += usize::from(self.engine.post_receive(self.now, &receive).is_ok());
