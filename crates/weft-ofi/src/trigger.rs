@@ -38,9 +38,15 @@ pub(crate) unsafe extern "C" fn control(fid: *mut fid, command: c_int, argument:
             FI_QUEUE_WORK => {
                 // SAFETY: the argument of this command.
                 let work = unsafe { argument.cast::<fi_deferred_work>().as_ref() }.ok_or(-FI_EINVAL)?;
+                let mut known = domain.work();
+                // What was done is not told here: names are forgotten when nothing waits any more, so that a program that
+                // goes on with new descriptions does not fill the table.
+                if weft::raw::deferred(&domain.nic) == 0 {
+                    known.clear();
+                }
                 // SAFETY: as the interface describes it.
                 let id = unsafe { queue(work)? };
-                domain.work().insert(argument as usize, id);
+                known.insert(argument as usize, id);
                 Ok(())
             }
             FI_CANCEL_WORK => {
