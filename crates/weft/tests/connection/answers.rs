@@ -267,7 +267,10 @@ pub(crate) fn sleepers_are_woken(world: &World) {
             assert!(matches!(event, Event::Connected { .. }), "{event:?}");
             drop(asking);
             assert_eq!(a.manager.wait(Some(Duration::from_millis(1))).unwrap(), None);
-            settle_manager(progress, &a.manager, &server);
+        }
+        // With manual progress what was said last goes out while somebody works.
+        while progress == Progress::Manual && !server.is_finished() {
+            a.manager.wait(Some(Duration::from_millis(1))).unwrap();
         }
         server.join().unwrap();
     });
@@ -276,14 +279,5 @@ pub(crate) fn sleepers_are_woken(world: &World) {
 fn settle(progress: Progress, listener: &weft::connection::Listener) {
     if progress == Progress::Manual {
         listener.domain().progress().unwrap();
-    }
-}
-
-/// With manual progress what was said last goes out while somebody works.
-fn settle_manager<T>(progress: Progress, manager: &Manager, until: &std::thread::ScopedJoinHandle<'_, T>) {
-    for _ in 0..50 {
-        if progress == Progress::Manual && !until.is_finished() {
-            manager.wait(Some(Duration::from_millis(1))).unwrap();
-        }
     }
 }
