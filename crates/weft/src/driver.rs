@@ -264,6 +264,10 @@ impl Core {
                     break;
                 }
             }
+            // Whom nothing is heard of is asked again when it is due: early enough for what the network says of it.
+            while let Some(notice) = self.link.poll_notice() {
+                self.engine.handle_absent(now, notice.to, notice.quoted());
+            }
             self.engine.handle_timeout(now);
         }
         self.transmit(now);

@@ -32,6 +32,7 @@ use crate::address::{Address, AddressVector, PeerId, SourceId};
 use crate::command::{Command, EndpointId};
 use crate::event::{Completion, CompletionQueue, Counter, CounterId, Entry, QueueId};
 use crate::hash::{Keyed, Peer};
+use crate::limits::{ABSENT_MAX, ABSENT_US, QUOTED_DATAGRAMS_MAX};
 use crate::matching::{Posted, Unexpected};
 use crate::memory::{Granted, Memory};
 use crate::packet::{Codec, SESSION_BYTES, TRAILER_BYTES, TRANSPORT_BYTES};
@@ -265,6 +266,10 @@ pub struct Engine<M> {
     /// Trackers with something to send.
     ready: VecDeque<u32>,
     known: HashMap<Peer, Known, Keyed>,
+    /// Of some target it was said that nobody is there.
+    suspects: bool,
+    /// Those given up because nobody is there, and not heard of since.
+    absent: VecDeque<SocketAddr>,
     /// Ways that turned out to carry less than was thought.
     narrow: HashMap<Peer, u32, Keyed>,
     /// The counter that psns are drawn from (P-3.4).
@@ -354,6 +359,8 @@ impl<M: Memory> Engine<M> {
             tracker_of: HashMap::with_hasher(keyed.clone()),
             ready: VecDeque::new(),
             known: HashMap::with_hasher(keyed.clone()),
+            suspects: false,
+            absent: VecDeque::new(),
             narrow: HashMap::with_hasher(keyed.clone()),
             psn: random.next_u64() >> 1,
             number: random.next_u32(),
@@ -489,6 +496,9 @@ impl<M: Memory> Engine<M> {
             return;
         }
         // P-2.4: nothing is looked up before this point.
+        if self.suspects {
+            self.hear(from);
+        }
         let mut decoded = Decoded::default();
         let arrived = Arrived { now, from, timestamp: session.timestamp, marked };
         if !session.bundle {
@@ -528,6 +538,45 @@ impl<M: Memory> Engine<M> {
             tracker.congestion.set_packet(mtu_bytes);
             self.fail_oversized(now, index);
         }
+    }
+
+    /// The host of `to` says that nobody is there, about a datagram that begins like `quoted` (P-7.12). One such notice
+    /// proves nothing: it may be forged by who saw the datagram, and a process may be starting again.
+    pub fn handle_absent(&mut self, now: Time, to: SocketAddr, quoted: &[u8]) {
+        self.clock = now;
+        let session = self.codec.session(quoted).filter(|session| session.id == self.config.session);
+        // Numbers of datagrams begin anywhere: who has not seen this one cannot know it.
+        let ours = |sequence: u64| self.sequence.wrapping_sub(sequence) < QUOTED_DATAGRAMS_MAX;
+        if !session.is_some_and(|session| ours(session.sequence)) {
+            self.statistics.dropped_foreign += 1;
+            return;
+        }
+        let Some(&index) = self.tracker_of.get(&Peer(to)) else { return };
+        let Some(tracker) = self.trackers.get_mut(index) else { return };
+        if tracker.absent == Time(0) {
+            tracker.absent = now;
+            self.suspects = true;
+        } else if now >= tracker.absent.plus_micros(ABSENT_US) && tracker.silent_since().is_some() {
+            self.statistics.absent += 1;
+            if self.absent.len() >= ABSENT_MAX {
+                self.absent.pop_front();
+            }
+            self.absent.push_back(to);
+            self.give_up(now, index);
+        }
+    }
+
+    /// Somebody of whom it was said that nobody is there is.
+    #[cold]
+    fn hear(&mut self, from: SocketAddr) {
+        if let Some(tracker) = self.tracker_of.get(&Peer(from)).and_then(|index| self.trackers.get_mut(*index)) {
+            tracker.absent = Time(0);
+        }
+    }
+
+    /// Whether the last that was heard of a peer is that nobody is there.
+    pub fn is_absent(&self, peer: SocketAddr) -> bool {
+        self.absent.contains(&peer)
     }
 
     /// Whether something posted should not wait for company: nothing is in flight to its target that would bring the
@@ -694,4 +743,6 @@ pub struct Statistics {
     pub tickets_offered: u64,
     /// Targets given up.
     pub given_up: u64,
+    /// Those of them whose host said that nobody is there.
+    pub absent: u64,
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use weft::connection::{Event, Manager};
+use weft::connection::Event;
 use weft::limits::CONNECTION_DATA_MAX_BYTES;
 use weft::{Error, PostError, Progress};
 
