@@ -33,7 +33,7 @@ use crate::command::{Command, EndpointId};
 use crate::event::{Completion, CompletionQueue, Counter, CounterId, Entry, QueueId};
 use crate::hash::{Keyed, Peer};
 use crate::limits::{ABSENT_MAX, ABSENT_US, QUOTED_DATAGRAMS_MAX};
-use crate::matching::{Posted, Unexpected};
+use crate::matching::{Posted, Unexpected, UnexpectedId};
 use crate::memory::{Granted, Memory};
 use crate::packet::{Codec, SESSION_BYTES, TRAILER_BYTES, TRANSPORT_BYTES};
 use crate::random::Random;
@@ -309,6 +309,8 @@ pub struct Engine<M> {
     matched: VecDeque<(u32, hall::ArrivalVerdict)>,
     /// Messages that were claimed, and a number for the last.
     claims: Slab<Claim>,
+    /// Where messages that wait at their senders are listed, by source and key: a sender may withdraw one.
+    offers: HashMap<(SourceId, u64), (EndpointId, bool, UnexpectedId), Keyed>,
     claim_stamp: u32,
     unexpected_bytes: usize,
     /// Some endpoint has refused somebody since credits were last granted.
@@ -386,6 +388,7 @@ impl<M: Memory> Engine<M> {
             arrivals: Slab::new(),
             matched: VecDeque::new(),
             claims: Slab::new(),
+            offers: HashMap::with_hasher(keyed.clone()),
             claim_stamp: random.next_u32(),
             unexpected_bytes: 0,
             credits_owed: false,

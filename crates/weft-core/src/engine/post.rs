@@ -361,6 +361,9 @@ impl<M: Memory> Engine<M> {
             Operation::Done => {}
             _ => self.report(&entry.command, result),
         }
+        if entry.phase == Phase::AwaitDone && result == Err(Failure::Cancelled) {
+            self.withdraw(now, &entry);
+        }
         if !self.dones.is_empty() {
             self.send_waiting_done(now);
         }
