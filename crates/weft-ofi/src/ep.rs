@@ -165,6 +165,15 @@ pub(crate) struct Live {
 const NOT_CONNECTED: u32 = u32::MAX;
 
 impl Live {
+    /// The NIC's name of the peer whose messages a receive takes.
+    #[inline]
+    pub(crate) fn source(&self, name: fi_addr_t) -> Result<PeerId> {
+        match &self.peers {
+            Some(peers) => peers.source(name),
+            None => self.peer(name),
+        }
+    }
+
     /// The NIC's name of the peer of a call.
     #[inline]
     pub(crate) fn peer(&self, name: fi_addr_t) -> Result<PeerId> {

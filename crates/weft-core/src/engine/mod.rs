@@ -208,6 +208,8 @@ struct Known {
 #[derive(Debug)]
 struct Endpoint {
     number: u32,
+    /// The number that its commands come from.
+    source: u32,
     kind: EndpointKind,
     bindings: Bindings,
     /// The endpoint whose receives serve its messages, if not its own: then its own lists are empty.

@@ -37,7 +37,7 @@ impl<M: Memory> Engine<M> {
         let to = self.addresses.address(command.peer).ok_or(PostError::NoSuchPeer)?;
         self.admit(&mut command)?;
         let endpoint = self.endpoint(command.endpoint).ok_or(PostError::NoSuchEndpoint)?;
-        let (source, queue) = (endpoint.number, endpoint.bindings.transmit_queue);
+        let (source, queue) = (endpoint.source, endpoint.bindings.transmit_queue);
         if datagram {
             self.datagrams.push_back(DatagramOut { command, to, source });
             self.urgent = true;

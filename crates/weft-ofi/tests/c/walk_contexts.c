@@ -130,7 +130,7 @@ void walk_scalable(void)
 
 static void walk_with_messages(void)
 {
-    struct side_options options = SIDE_OPTIONS(FI_EP_RDM, FI_MSG | FI_NAMED_RX_CTX);
+    struct side_options options = SIDE_OPTIONS(FI_EP_RDM, FI_MSG | FI_NAMED_RX_CTX | FI_DIRECTED_RECV | FI_SOURCE);
     static struct scalable a, b;
     struct fi_info *hints = hints_for(&options), *info = NULL;
     char name[256];
@@ -151,19 +151,28 @@ static void walk_with_messages(void)
         length = sizeof(name);
         EXPECT("fi_getname", fi_getname(&b.sep->fid, name, &length), 0);
         EXPECT("fi_av_insert", fi_av_insert(a.av, name, 1, &a.peer, 0, NULL), 1);
+        length = sizeof(name);
+        EXPECT("fi_getname", fi_getname(&a.sep->fid, name, &length), 0);
+        EXPECT("fi_av_insert", fi_av_insert(b.av, name, 1, &b.peer, 0, NULL), 1);
+        static const size_t sizes[] = { 100, 300000 };
         for (int from = 0; from < CONTEXTS; from++) {
-            for (int to = 0; to < CONTEXTS; to++) {
+            for (int to = 0; to < CONTEXTS * 2; to++) {
                 char sent, received;
+                size_t size = sizes[to / CONTEXTS];
+                int context = to % CONTEXTS;
                 unsigned seed = (unsigned)(from * CONTEXTS + to);
-                unsigned char *in = b.side.memory + 65536;
-                fill(a.side.memory, 100, seed);
-                memset(in, 0, 100);
-                EXPECT("fi_recv at a context", fi_recv(b.receives[to], in, 100, b.side.region.descriptor, FI_ADDR_UNSPEC, &received), 0);
+                unsigned char *in = b.side.memory + SIDE_MEMORY_BYTES / 2;
+                struct event event;
+                fill(a.side.memory, size, seed);
+                memset(in, 0, size);
+                /* A scalable endpoint has one address: whichever context sends, it is from there. */
+                EXPECT("fi_recv at a context", fi_recv(b.receives[context], in, size, b.side.region.descriptor, fi_rx_addr(b.peer, to % 2, 4), &received), 0);
                 EXPECT("fi_send from a context to a context",
-                       POST(fi_send(a.transmits[from], a.side.memory, 100, a.side.region.descriptor, fi_rx_addr(a.peer, to, 4), &sent)), 0);
-                FINISH(&b.receive_inboxes[to], &received, "it arrives at that context");
+                       POST(fi_send(a.transmits[from], a.side.memory, size, a.side.region.descriptor, fi_rx_addr(a.peer, context, 4), &sent)), 0);
+                if (TAKE(&b.receive_inboxes[context], &event, "it arrives at that context"))
+                    CHECK("whose it is, and from whom", !event.error && event.entry.op_context == &received && event.source == b.peer);
                 FINISH(&a.transmit_inboxes[from], &sent, "its send ends at that context");
-                CHECK("its bytes", filled(in, 100, seed));
+                CHECK("its bytes", filled(in, size, seed));
             }
         }
     }
