@@ -21,6 +21,12 @@ pub const MESSAGE_LENGTH_MAX_BYTES: u64 = u32::MAX as u64 - 1;
 pub const GIVE_UP_US: u64 = 800_000;
 /// The longest that configuration may set it to.
 pub const GIVE_UP_MAX_US: u64 = 20_000_000;
+/// How long nothing may be heard of a target whose host says that nobody is there (P-7.12): between two such notices.
+pub const ABSENT_US: u64 = 500_000;
+/// Targets that were given up as absent lately, and are remembered as such.
+pub const ABSENT_MAX: usize = 64;
+/// Datagrams sent since, up to which a notice is about one of ours.
+pub const QUOTED_DATAGRAMS_MAX: u64 = 1 << 20;
 /// How long a target remembers a life (P-7.4).
 pub const RETAIN_US: u64 = 60_000_000;
 /// How often an initiator that waits asks whether the flow lives (P-7.12).
@@ -71,6 +77,8 @@ pub const MATCH_VIEW_IDLE_MIN: u64 = 4096;
 const _: () = {
     assert!(RETAIN_US > 2 * GIVE_UP_MAX_US, "P-7 A1");
     assert!(GIVE_UP_US <= GIVE_UP_MAX_US);
+    assert!(ABSENT_US > 2 * PTO_MAX_US && ABSENT_US > 2 * KEEP_ALIVE_US, "it was asked several times");
+    assert!(ABSENT_US < GIVE_UP_US);
     assert!(KEEP_ALIVE_US <= GIVE_UP_US / 3);
     assert!(PTO_MAX_US <= GIVE_UP_US / 3);
     assert!(ACK_DELAY_US <= PTO_MIN_US / 4);

@@ -281,3 +281,73 @@ fn opcodes_that_are_not_known_are_refused_by_name() {
         assert_eq!(done.map(|done| done.result), result.map(Err), "{opcode:#x}");
     }
 }
+
+/// P-5.5: a message that its sender takes back matches nothing any more; the next one does.
+#[test]
+fn a_cancelled_offer_is_withdrawn() {
+    for tagged in [false, true] {
+        let mut pair = Pair::new();
+        let send = |pair: &mut Pair, seed: u8, context: u64| {
+            pair.send(0, &pattern(20_000, seed), |command| {
+                command.context = context;
+                if tagged {
+                    (command.operation, command.address) = (Operation::TaggedSend, 5);
+                }
+            })
+            .unwrap();
+        };
+        // Several wait, and one in the middle goes.
+        (1..=3).for_each(|number| send(&mut pair, number, u64::from(number)));
+        pair.settle();
+        assert_eq!(pair.nodes[1].engine.state().unexpected, 3);
+        let (now, endpoint) = (pair.now, pair.nodes[0].endpoint);
+        assert!(pair.nodes[0].engine.cancel(now, endpoint, 2));
+        let ended = pair.sent(0);
+        assert_eq!((ended.context, ended.result), (2, Err(Failure::Cancelled)));
+        pair.settle();
+        assert_eq!(pair.nodes[1].engine.state().unexpected, 2);
+        for seed in [1, 3] {
+            let buffer = pair.receive(1, 20_000, |receive| (receive.tagged, receive.tag) = (tagged, 5));
+            pair.settle();
+            assert_eq!(pair.received(1).result, Ok(()));
+            assert_eq!(pair.bytes(1, buffer), pattern(20_000, seed));
+            assert_eq!(pair.sent(0).result, Ok(()));
+        }
+        // One that matched while the news of its end was on its way is refused, and its receive hears of it.
+        send(&mut pair, 4, 4);
+        pair.settle();
+        let buffer = pair.receive(1, 20_000, |receive| (receive.tagged, receive.tag) = (tagged, 5));
+        let now = pair.now;
+        assert!(pair.nodes[0].engine.cancel(now, endpoint, 4));
+        pair.settle();
+        assert_eq!(pair.sent(0).result, Err(Failure::Cancelled));
+        assert_eq!(pair.received(1).result, Err(Failure::Aborted));
+        assert_eq!(pair.bytes(1, buffer), vec![0xee; 20_000]);
+        pair.assert_quiet();
+    }
+}
+
+/// Only its sender can take a message back.
+#[test]
+fn nobody_withdraws_the_message_of_another() {
+    let mut pair = Pair::new();
+    pair.send(0, &pattern(20_000, 1), |command| command.context = 1).unwrap();
+    pair.settle();
+    let (now, endpoint) = (pair.now, pair.nodes[0].endpoint);
+    assert!(pair.nodes[0].engine.cancel(now, endpoint, 1));
+    // The withdrawal comes from somewhere else.
+    let stranger = std::net::SocketAddr::from(([10, 0, 0, 9], 4000));
+    for datagram in drain(&mut pair, 0) {
+        pair.nodes[1].engine.handle_datagram(now, stranger, &mut datagram.clone(), false);
+    }
+    assert_eq!(pair.nodes[1].engine.state().unexpected, 1);
+    drain(&mut pair, 1);
+    // It was lost then, and is repeated by whom it is from.
+    pair.settle();
+    pair.now = pair.now.plus_micros(100_000);
+    for node in &mut pair.nodes {
+        node.engine.handle_timeout(pair.now);
+    }
+    pair.settle();
+    assert_eq!(pair.nodes[1].engine.state().unexpected, 0);
+}

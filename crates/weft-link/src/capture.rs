@@ -13,7 +13,7 @@ use weft_wire::capture::write::{file_header, record_header};
 use weft_wire::envelope::{Envelope, Outside};
 use weft_wire::header::{HeaderError, Udp};
 
-use crate::link::{Counters, Incoming, Link, Outgoing, SendError};
+use crate::link::{Counters, Incoming, Link, Notice, Outgoing, SendError};
 
 /// Congestion experienced (RFC 3168).
 const ECN_CE: u8 = 0b11;
@@ -90,6 +90,10 @@ impl<L: Link, W: Write + Send> Link for Capture<L, W> {
             }
             sink(Incoming { from, bytes, segment_bytes, marked });
         })
+    }
+
+    fn poll_notice(&mut self) -> Option<Notice> {
+        self.inner.poll_notice()
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

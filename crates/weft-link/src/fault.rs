@@ -13,7 +13,7 @@ use std::time::Instant;
 use weft_core::time::Time;
 
 use crate::limits::HELD_MAX;
-use crate::link::{Counters, Incoming, Link, Outgoing, SendError};
+use crate::link::{Counters, Incoming, Link, Notice, Outgoing, SendError};
 use crate::segment::Segment;
 
 /// What happens to the datagrams of one direction. Rates are chances from 0 to 1 for each datagram.
@@ -172,6 +172,10 @@ impl<L: Link> Link for Faulty<L> {
             delivered += 1;
         }
         Ok(delivered)
+    }
+
+    fn poll_notice(&mut self) -> Option<Notice> {
+        self.inner.poll_notice()
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

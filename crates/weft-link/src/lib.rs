@@ -20,5 +20,5 @@ pub mod staged;
 pub mod udp;
 pub mod wait;
 
-pub use link::{Counters, Incoming, Link, Outgoing, SendError};
+pub use link::{Counters, Incoming, Link, Notice, Outgoing, SendError};
 pub use segment::Segment;

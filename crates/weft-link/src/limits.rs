@@ -16,6 +16,12 @@ pub const RECEIVE_BATCH_MAX: usize = 16;
 pub const RECEIVE_BUFFER_BYTES: usize = 64 << 10;
 /// Destinations whose MTU a link remembers.
 pub const ROUTES_MAX: usize = 64;
+/// Notices of the network that wait to be asked for; past it the oldest is forgotten.
+pub const NOTICES_MAX: usize = 64;
+/// Errors that one receive takes from the kernel; the next one takes more.
+pub const REPORTS_MAX: usize = 64;
+/// Bytes of a datagram that a notice quotes, at most.
+pub const QUOTED_MAX_BYTES: usize = 64;
 /// Message classes.
 pub const CLASSES: usize = 4;
 /// Sends that wait for a link inside of the process.

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::slice::ChunksMut;
 
+use crate::limits::QUOTED_MAX_BYTES;
 use crate::segment::Segment;
 
 /// Something that moves datagrams, none of it blocking, none of it reliable.
@@ -29,6 +30,9 @@ pub trait Link: Send {
     /// Gives what has arrived to `sink`, one batch at most; gives how many calls it made. After
     /// 0 there may still be something in a place that was not looked at this time: the next calls look there.
     fn receive(&mut self, sink: &mut dyn FnMut(Incoming<'_>)) -> io::Result<usize>;
+
+    /// What the network has said about earlier sends and was found by [`receive`](Link::receive), oldest first.
+    fn poll_notice(&mut self) -> Option<Notice>;
 
     /// Is readable while something is there to receive; to sleep on, not to read. `None` where only polling finds out.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
@@ -99,6 +103,32 @@ impl<'a> Incoming<'a> {
     }
 }
 
+/// The host of a destination says that nobody has that port. Anybody can say so in its name: only who has seen the
+/// datagram can quote it.
+#[derive(Clone, Copy, Debug)]
+pub struct Notice {
+    /// The destination.
+    pub to: SocketAddr,
+    quoted: [u8; QUOTED_MAX_BYTES],
+    length: usize,
+}
+
+impl Notice {
+    /// A notice about a datagram to `to`, of whose beginning [`QUOTED_MAX_BYTES`] at most are kept.
+    #[must_use]
+    pub fn new(to: SocketAddr, datagram: &[u8]) -> Notice {
+        let mut quoted = [0; QUOTED_MAX_BYTES];
+        let length = quoted.iter_mut().zip(datagram).map(|(kept, byte)| *kept = *byte).count();
+        Notice { to, quoted, length }
+    }
+
+    /// The beginning of the datagram, as far as the host gave it back.
+    #[must_use]
+    pub fn quoted(&self) -> &[u8] {
+        self.quoted.get(..self.length).unwrap_or_default()
+    }
+}
+
 /// What became of datagrams that did not go the plain way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -156,6 +186,9 @@ impl<L: Link + ?Sized> Link for Box<L> {
     }
     fn receive(&mut self, sink: &mut dyn FnMut(Incoming<'_>)) -> io::Result<usize> {
         (**self).receive(sink)
+    }
+    fn poll_notice(&mut self) -> Option<Notice> {
+        (**self).poll_notice()
     }
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         (**self).descriptor()

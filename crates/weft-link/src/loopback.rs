@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weft_core::limits::{MTU_MAX_BYTES, MTU_MIN_BYTES};
 
 use crate::limits::{INBOX_MAX, RECEIVE_BATCH_MAX};
-use crate::link::{Counters, Incoming, Link, Outgoing, SendError};
+use crate::link::{Counters, Incoming, Link, Notice, Outgoing, SendError};
 
 /// What waits for a link: where from, the bytes, and the size of joined datagrams.
 type Letter = (SocketAddr, Vec<u8>, usize);
@@ -122,6 +122,10 @@ impl Link for LoopbackLink {
             sink(Incoming { from, bytes: &mut bytes, segment_bytes, marked: false });
         }
         Ok(count)
+    }
+
+    fn poll_notice(&mut self) -> Option<Notice> {
+        None
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

@@ -12,7 +12,7 @@ use weft_mem::device::{self, DeviceError, Direction, Event, Operations, Transfer
 use weft_mem::{DeviceSegment, Pinned, Sendable};
 
 use crate::limits::STAGED_BYTES;
-use crate::link::{Counters, Incoming, Link, Outgoing, SendError};
+use crate::link::{Counters, Incoming, Link, Notice, Outgoing, SendError};
 use crate::segment::Segment;
 
 /// A link that can send from device memory ([`Staged::send_from_anywhere`]).
@@ -245,6 +245,10 @@ impl<L: Link> Link for Staged<L> {
 
     fn receive(&mut self, sink: &mut dyn FnMut(Incoming<'_>)) -> io::Result<usize> {
         self.inner.receive(sink)
+    }
+
+    fn poll_notice(&mut self) -> Option<Notice> {
+        self.inner.poll_notice()
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

@@ -17,7 +17,7 @@ use crate::domain::Domain;
 use crate::eq::EventQueue;
 use crate::guard::{self, Result};
 use crate::handle::{self, Noun};
-use crate::limits::{ADDRESS_CHUNK, ADDRESS_CHUNKS, CONTEXT_BITS_NAMED, RECEIVE_CONTEXT_BITS_MAX};
+use crate::limits::{ADDRESS_CHUNK, ADDRESS_CHUNKS, RECEIVE_CONTEXT_BITS_MAX};
 use crate::shared_av::SharedVector;
 use crate::{address, interface, log};
 
@@ -147,9 +147,12 @@ impl Peers {
         }
         let peer = self.domain.name_peer(address)?;
         self.place(&mut table, index, address, peer)?;
-        drop(table);
-        self.name_contexts(index);
         Ok(peer)
+    }
+
+    /// The NIC's name of a peer as the source of messages: it is the same whichever context sends.
+    pub(crate) fn source(&self, name: fi_addr_t) -> Result<PeerId> {
+        self.peer(self.split(name).0)
     }
 
     #[inline]
@@ -214,21 +217,10 @@ impl Peers {
         };
         let placed = index.and_then(|index| self.place(&mut table, index, address, peer).map(|()| index));
         drop(table);
-        match placed {
-            Ok(index) => self.name_contexts(index),
-            Err(_) => self.domain.forget_peer(peer),
+        if placed.is_err() {
+            self.domain.forget_peer(peer);
         }
         placed
-    }
-
-    /// Messages of a scalable endpoint's contexts have a source that is known before anything was sent to it.
-    fn name_contexts(&self, index: u64) {
-        if (1..=CONTEXT_BITS_NAMED).contains(&self.context_bits) {
-            for context in 1..1 << self.context_bits {
-                // Those that there is no room for have names when they are used.
-                let _ = self.context_peer(index, context);
-            }
-        }
     }
 
     /// Puts a peer at an index.

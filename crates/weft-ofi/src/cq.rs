@@ -42,8 +42,6 @@ pub(crate) struct Queue {
     /// Entries that were not made by the NIC, and how many there are.
     made: Mutex<VecDeque<Made>>,
     made_count: AtomicUsize,
-    /// Multi-receive buffers by the context that the NIC has for them.
-    multi: Mutex<MultiReceives>,
     /// Messages of any length that endpoints of the domain told of.
     announcements: Arc<Announcements>,
     /// The address that the last error entry points to.
@@ -74,10 +72,66 @@ pub(crate) struct Made {
     pub(crate) reason: i32,
 }
 
+/// Multi-receive buffers of a domain by the context that the NIC has for them: one of a shared receive context is told of
+/// in the queue of whichever endpoint a message was for.
 #[derive(Default)]
-struct MultiReceives {
-    buffers: HashMap<u64, (u64, u64)>,
-    next: u64,
+pub(crate) struct MultiReceives {
+    buffers: Mutex<HashMap<u64, MultiReceive>>,
+    next: AtomicU64,
+}
+
+#[derive(Clone, Copy, Default)]
+struct MultiReceive {
+    context: u64,
+    buffer: u64,
+    /// The queue with whose end it is forgotten; 0 where several may tell of it.
+    queue: usize,
+}
+
+impl MultiReceives {
+    /// A buffer: the context that the NIC shall have for it. Where it is not given back it is forgotten with `queue`.
+    pub(crate) fn add(&self, context: u64, buffer: u64, queue: Option<&Arc<Queue>>) -> u64 {
+        // Unlike any address that a program could name a receive by.
+        let number = self.next.fetch_add(1, Ordering::Relaxed) | 1 << 63;
+        let queue = queue.map_or(0, |queue| Arc::as_ptr(queue) as usize);
+        self.buffers().insert(number, MultiReceive { context, buffer, queue });
+        number
+    }
+
+    /// The buffer was not posted.
+    pub(crate) fn remove(&self, number: u64) {
+        self.buffers().remove(&number);
+    }
+
+    /// The NIC's contexts of the buffers with a context, the oldest first.
+    pub(crate) fn find(&self, context: u64) -> Vec<u64> {
+        let buffers = self.buffers();
+        let mut found: Vec<u64> = buffers.iter().filter(|(_, it)| it.context == context).map(|(at, _)| *at).collect();
+        found.sort_unstable();
+        found
+    }
+
+    /// Context and place of what came into a buffer.
+    fn tell(&self, completion: &Ended<'_>) -> (u64, u64) {
+        let mut buffers = self.buffers();
+        let found = match completion.flags.contains(CompletionFlags::RELEASED) {
+            true => buffers.remove(&completion.context),
+            false => buffers.get(&completion.context).copied(),
+        };
+        let MultiReceive { context, buffer, .. } = found.unwrap_or_default();
+        (context, buffer.wrapping_add(completion.offset()))
+    }
+
+    fn buffers(&self) -> MutexGuard<'_, HashMap<u64, MultiReceive>> {
+        self.buffers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        let queue = std::ptr::from_ref(self) as usize;
+        self.domain.multi_receives.buffers().retain(|_, it| it.queue != queue);
+    }
 }
 
 impl Queue {
@@ -103,30 +157,6 @@ impl Queue {
         self.sources_must_have_names.load(Ordering::Relaxed)
             && matches!(completion.kind, CompletionKind::Receive | CompletionKind::TaggedReceive)
             && self.name(completion) == FI_ADDR_NOTAVAIL
-    }
-
-    /// A multi-receive buffer: the context that the NIC shall have for it.
-    pub(crate) fn add_multi_receive(&self, context: u64, buffer: u64) -> u64 {
-        let mut multi = self.multi();
-        multi.next += 1;
-        // Unlike any address that a program could name a receive by.
-        let number = multi.next | 1 << 63;
-        multi.buffers.insert(number, (context, buffer));
-        number
-    }
-
-    /// The buffer was not posted, or was given back.
-    pub(crate) fn remove_multi_receive(&self, number: u64) {
-        self.multi().buffers.remove(&number);
-    }
-
-    /// The NIC's context of the oldest multi-receive buffer with a context.
-    pub(crate) fn find_multi_receive(&self, context: u64) -> Option<u64> {
-        self.multi().buffers.iter().filter(|(_, (of, _))| *of == context).map(|(number, _)| *number).min()
-    }
-
-    fn multi(&self) -> MutexGuard<'_, MultiReceives> {
-        self.multi.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds an entry that the NIC does not make.
@@ -233,7 +263,7 @@ impl Queue {
     #[cold]
     fn special(&self, completion: &Ended<'_>) -> (u64, u64, u64) {
         if !completion.flags.contains(CompletionFlags::ANNOUNCED) {
-            let (context, buffer) = self.multi_receive(completion);
+            let (context, buffer) = self.domain.multi_receives.tell(completion);
             let released = completion.flags.contains(CompletionFlags::RELEASED);
             return (context, buffer, if released { FI_MULTI_RECV } else { 0 });
         }
@@ -245,16 +275,6 @@ impl Queue {
             }
             _ => (completion.context, 0, FI_CLAIM),
         }
-    }
-
-    fn multi_receive(&self, completion: &Ended<'_>) -> (u64, u64) {
-        let mut multi = self.multi();
-        let found = match completion.flags.contains(CompletionFlags::RELEASED) {
-            true => multi.buffers.remove(&completion.context),
-            false => multi.buffers.get(&completion.context).copied(),
-        };
-        let (context, buffer) = found.unwrap_or_default();
-        (context, buffer.wrapping_add(completion.offset()))
     }
 
     /// Writes an entry in the queue's format.
@@ -550,7 +570,6 @@ pub(crate) unsafe extern "C" fn open(
             more_peers: Mutex::default(),
             made: Mutex::default(),
             made_count: AtomicUsize::new(0),
-            multi: Mutex::default(),
             announcements: domain.announcements.clone(),
             error_data: Mutex::default(),
         });

@@ -11,6 +11,7 @@ use weft::{Address, PeerId, Progress};
 
 use crate::abi::*;
 use crate::cm::Connections;
+use crate::cq::MultiReceives;
 use crate::fabric::Fabric;
 use crate::guard::{self, Result};
 use crate::handle::{self, Noun};
@@ -40,6 +41,7 @@ pub(crate) struct Domain {
     peers: Mutex<HashMap<u32, usize>>,
     /// Messages of any length that its endpoints told of.
     pub(crate) announcements: Arc<Announcements>,
+    pub(crate) multi_receives: MultiReceives,
 }
 
 // SAFETY: `fid_domain` begins with its `fid`.
@@ -103,6 +105,7 @@ impl Domain {
             work: Mutex::default(),
             peers: Mutex::default(),
             announcements: Arc::default(),
+            multi_receives: MultiReceives::default(),
         })
     }
 

@@ -165,6 +165,15 @@ pub(crate) struct Live {
 const NOT_CONNECTED: u32 = u32::MAX;
 
 impl Live {
+    /// The NIC's name of the peer whose messages a receive takes.
+    #[inline]
+    pub(crate) fn source(&self, name: fi_addr_t) -> Result<PeerId> {
+        match &self.peers {
+            Some(peers) => peers.source(name),
+            None => self.peer(name),
+        }
+    }
+
     /// The NIC's name of the peer of a call.
     #[inline]
     pub(crate) fn peer(&self, name: fi_addr_t) -> Result<PeerId> {
@@ -180,6 +189,11 @@ impl Live {
     #[cold]
     fn peer_of_users(&self, name: fi_addr_t) -> Result<PeerId> {
         self.pool.as_ref().and_then(|pool| pool.peers()).ok_or(-FI_ENOTCONN)?.peer(name)
+    }
+
+    /// The queue with which what is known of receives ends; none where other endpoints' queues tell of them.
+    pub(crate) fn own_receive_queue(&self) -> Option<&Arc<Queue>> {
+        self.receive_queue.as_ref()
     }
 
     /// Where receives that are not plain are told.
@@ -406,6 +420,9 @@ impl Endpoint {
             }
             if let (Some(queue), Some(peers)) = (&live.receive_queue, &bound.peers) {
                 queue.names_from(peers);
+                if shared.attributes.caps & FI_SOURCE_ERR != 0 {
+                    queue.demand_names();
+                }
             }
         }
         Ok(self.lives(endpoint, &bound, bound.peers.clone(), None))
@@ -749,8 +766,8 @@ unsafe extern "C" fn cancel(fid: fid_t, context: *mut c_void) -> isize {
         }
         let cancelled = live.endpoint.cancel(context as u64) || {
             // The NIC has another context for a multi-receive.
-            let number = live.receive_queue().and_then(|queue| queue.find_multi_receive(context as u64));
-            number.is_some_and(|number| live.endpoint.cancel(number))
+            let numbers = endpoint.shared.domain.multi_receives.find(context as u64);
+            numbers.into_iter().any(|number| live.endpoint.cancel(number))
         };
         if cancelled { Ok(0) } else { Err(-FI_ENOENT) }
     })

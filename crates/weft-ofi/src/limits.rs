@@ -10,8 +10,6 @@ pub(crate) const ADDRESS_CHUNKS: usize = 19;
 pub(crate) const SHARED_ADDRESSES_MAX: usize = 1 << 16;
 /// Bits of a `fi_addr_t` that can name a receive context.
 pub(crate) const RECEIVE_CONTEXT_BITS_MAX: u32 = 8;
-/// Bits up to which all contexts of a peer have names as soon as it has; with more, they have when they are used.
-pub(crate) const CONTEXT_BITS_NAMED: u32 = 4;
 /// Contexts of a scalable endpoint.
 pub(crate) const CONTEXTS_MAX: usize = 1 << RECEIVE_CONTEXT_BITS_MAX;
 /// Pieces of a local buffer.

@@ -343,7 +343,7 @@ pub(crate) fn receive_of(live: &Live, call: &ReceiveCall) -> Result<Receive> {
         (receive.tagged, receive.tag, receive.ignore) = (true, tag, ignore);
     }
     if live.directed && call.source != FI_ADDR_UNSPEC {
-        receive.source = Some(live.peer(call.source)?);
+        receive.source = Some(live.source(call.source)?);
     }
     Ok(receive)
 }

@@ -87,15 +87,14 @@ fn multi(endpoint: &Endpoint, live: &Live, mut receive: Receive, call: &ReceiveC
     };
     receive.multi = Some(endpoint.shared().multi_receive_least.load(Ordering::Relaxed) as u64);
     let buffer = call.local.buffer(true)?;
-    let queue = live.receive_queue();
-    if let Some(queue) = &queue {
-        receive.context = queue.add_multi_receive(call.context as u64, pointer as u64);
+    let known = &endpoint.shared().domain.multi_receives;
+    if live.receive_queue().is_none() {
+        return operation::posted(live, weft::raw::post_receive(&live.endpoint, &receive, buffer));
     }
+    receive.context = known.add(call.context as u64, pointer as u64, live.own_receive_queue());
     let result = operation::posted(live, weft::raw::post_receive(&live.endpoint, &receive, buffer));
-    if let Some(queue) = &queue
-        && result.is_err()
-    {
-        queue.remove_multi_receive(receive.context);
+    if result.is_err() {
+        known.remove(receive.context);
     }
     result
 }

@@ -1,6 +1,7 @@
 //! Scalable endpoints: several transmit and receive contexts behind one address.
 //!
-//! The contexts' endpoints have numbers in a row, the first of which is the address. Transmit context and receive context
+//! The contexts' endpoints have numbers in a row, the first of which is the address, and the source of what any of them
+//! sends. Transmit context and receive context
 //! of the same index are the two sides of one endpoint of the NIC, which is opened when the first of them is enabled.
 
 use std::ffi::{c_int, c_void};
@@ -77,6 +78,7 @@ impl Part {
         let options = EndpointOptions {
             kind: EndpointKind::Reliable,
             number: Some(self.scalable.numbers.first() + self.index as u32),
+            speaks_as: Some(self.scalable.numbers.first()),
             quiet_close: true,
             ..EndpointOptions::default()
         };

@@ -39,6 +39,8 @@ pub struct Report {
     pub tickets: u64,
     /// Targets given up.
     pub given_up: u64,
+    /// Those of them whose host said that nobody is there.
+    pub absent: u64,
     /// Answers that came too late.
     pub late_answers: u64,
     /// Packets with a wrong checksum.
@@ -49,7 +51,7 @@ impl Report {
     /// Adds another run. The order does not matter, so that threads may share the work.
     pub fn add(&mut self, other: &Report) {
         self.hash = self.hash.wrapping_add(other.hash);
-        let fields: [(&mut u64, u64); 28] = [
+        let fields: [(&mut u64, u64); 29] = [
             (&mut self.runs, other.runs),
             (&mut self.events, other.events),
             (&mut self.restarts, other.restarts),
@@ -77,6 +79,7 @@ impl Report {
             (&mut self.held, other.held),
             (&mut self.tickets, other.tickets),
             (&mut self.given_up, other.given_up),
+            (&mut self.absent, other.absent),
             (&mut self.late_answers, other.late_answers),
         ];
         for (sum, more) in fields {
@@ -151,6 +154,7 @@ pub fn run_traced(scenario: &Scenario, codec: &Arc<Codec>, trace: Trace) -> (Res
         held: statistics.held,
         tickets: statistics.tickets_offered,
         given_up: statistics.given_up,
+        absent: statistics.absent,
         late_answers: statistics.dropped_late,
         damaged: statistics.dropped_damaged,
     };

@@ -250,13 +250,14 @@ impl<'a> World<'a> {
         sum.held += more.held;
         sum.tickets_offered += more.tickets_offered;
         sum.given_up += more.given_up;
+        sum.absent += more.absent;
     }
 
     fn arrive(&mut self, from: usize, to: usize, mut bytes: Vec<u8>, marked: bool) -> Result<(), Violation> {
         let now = self.now;
         let Some(node) = self.nodes.get_mut(to).and_then(Option::as_mut) else {
             self.network.counts.down_drops += 1;
-            return Ok(());
+            return self.tell_absent(from, to, &bytes);
         };
         self.network.counts.delivered += 1;
         self.trace.note(&[now, 2, from as u64, to as u64]);
@@ -266,6 +267,16 @@ impl<'a> World<'a> {
         let local = node.local_time(now);
         node.engine.handle_datagram(local, socket_of(from), &mut bytes, marked);
         self.settle(to)
+    }
+
+    /// The host of a node that is down says so to who sent it something.
+    fn tell_absent(&mut self, from: usize, to: usize, bytes: &[u8]) -> Result<(), Violation> {
+        let now = self.now;
+        let Some(node) = self.nodes.get_mut(from).and_then(Option::as_mut) else { return Ok(()) };
+        node.note_time(now);
+        let local = node.local_time(now);
+        node.engine.handle_absent(local, socket_of(to), bytes);
+        self.settle(from)
     }
 
     fn operate(&mut self, id: u32, tries: u32) -> Result<(), Violation> {

@@ -42,6 +42,7 @@ fn promises_are_kept_and_faults_happen() {
         sum.duplicates,
         sum.not_ready,
         sum.given_up,
+        sum.absent,
         sum.damaged,
     ];
     assert!(happened.iter().all(|count| *count > 0), "{sum}");

@@ -180,11 +180,14 @@ impl Drop for Shared {
         if let Some((thread, set)) = self.thread.take() {
             self.nic.stop(&set);
             thread.thread().unpark();
-            // A panic of the NIC's thread has been reported by then; there is nobody here to tell.
+            // A panic of the NIC's thread has been told to whoever asked.
             let _ = thread.join();
         }
         // Who sent us something last waits for its acknowledgement, which the engine may still hold back.
-        let heard = self.nic.lock().engine.statistics().packets_received > 0;
+        let heard = {
+            let core = self.nic.lock();
+            !core.is_abandoned() && core.engine.statistics().packets_received > 0
+        };
         let start = Instant::now();
         while heard && start.elapsed() < Duration::from_micros(LINGER_ACKNOWLEDGE_US) {
             self.nic.lock().progress_all();
@@ -350,6 +353,6 @@ fn start_thread(nic: &Arc<Nic>, work: fn(&Nic, &Arc<WaitSet>)) -> Result<(JoinHa
     let set = WaitSet::new(&nic.lock().descriptors(true)).map_err(Error::system("make a descriptor to wait on"))?;
     let set = Arc::new(set);
     let (nic, sleeps_on) = (nic.clone(), set.clone());
-    let thread = std::thread::Builder::new().name("weft-nic".to_owned()).spawn(move || work(&nic, &sleeps_on));
+    let thread = std::thread::Builder::new().name("weft-nic".to_owned()).spawn(move || nic.employ(&sleeps_on, work));
     Ok((thread.map_err(Error::system("start the NIC's thread"))?, set))
 }

@@ -6,6 +6,7 @@
 //! So no wake-up can be lost, and nobody makes a system call to wake somebody who is awake.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -77,6 +78,16 @@ impl Nic {
         self.progress
     }
 
+    /// Does the work of a thread of the NIC. A panic there ends the NIC, not only the thread: whoever waits for something
+    /// hears of it, and nobody waits for it any more.
+    pub(crate) fn employ(&self, set: &Arc<WaitSet>, work: fn(&Nic, &Arc<WaitSet>)) {
+        if catch_unwind(AssertUnwindSafe(|| work(self, set))).is_err() {
+            self.core.visit().fail();
+            // What the panic left half done may panic once more; by now everybody knows.
+            let _ = catch_unwind(AssertUnwindSafe(|| self.core.visit().abandon()));
+        }
+    }
+
     /// The NIC's own thread, until [`Nic::stop`].
     pub(crate) fn run(&self, set: &Arc<WaitSet>) {
         while !self.stop.load(Ordering::Acquire) {
@@ -143,6 +154,14 @@ pub(crate) enum Awaited {
     Count { counter: CounterId, value: u64, errors: u64 },
 }
 
+/// Why a NIC cannot go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Broken {
+    Link(std::io::ErrorKind),
+    /// Its thread panicked, and may have left anything half done.
+    Thread,
+}
+
 struct Armed {
     awaited: Awaited,
     set: Arc<WaitSet>,
@@ -171,7 +190,7 @@ pub(crate) struct Core {
     retry_at: Time,
     /// When commands that were posted with more to follow go out, though nothing followed.
     flush_at: Time,
-    broken: Option<std::io::ErrorKind>,
+    broken: Option<Broken>,
     /// A device lost bytes of operations that may be thought to be done: nobody is told of any from then on.
     device_failed: bool,
     abandoned: bool,
@@ -257,12 +276,16 @@ impl Core {
     fn progress_packets(&mut self) {
         let now = self.now();
         self.receive(now);
-        if self.engine.poll_timeout() <= now {
+        if self.engine.poll_timeout() <= now && self.broken != Some(Broken::Thread) {
             // Whoever was asleep finds his answers in the socket: they come before the conclusion that there are none.
             for _ in 0..DRAIN_ROUNDS_MAX {
                 if self.receive(now) == 0 {
                     break;
                 }
+            }
+            // Whom nothing is heard of is asked again when it is due: early enough for what the network says of it.
+            while let Some(notice) = self.link.poll_notice() {
+                self.engine.handle_absent(now, notice.to, notice.quoted());
             }
             self.engine.handle_timeout(now);
         }
@@ -332,15 +355,25 @@ impl Core {
         self.notify();
     }
 
+    /// The NIC's thread panicked: nothing is done any more, and everybody is woken to hear of it.
+    fn fail(&mut self) {
+        (self.broken, self.abandoned) = (Some(Broken::Thread), true);
+        self.wake(|_| true);
+    }
+
     pub(crate) fn is_abandoned(&self) -> bool {
         self.abandoned
     }
 
-    /// Whether the link still works.
+    /// Whether the link and the NIC's thread still work.
     #[inline]
     pub(crate) fn check(&self) -> Result<()> {
         self.check_devices()?;
-        self.broken.map_or(Ok(()), |kind| Err(Error::LinkFailed(kind)))
+        match self.broken {
+            None => Ok(()),
+            Some(Broken::Link(kind)) => Err(Error::LinkFailed(kind)),
+            Some(Broken::Thread) => Err(Error::NicFailed),
+        }
     }
 
     /// Whether all bytes of completed operations are where they belong.
@@ -370,7 +403,7 @@ impl Core {
                 }
                 Ok(count) => calls += count,
                 Err(error) => {
-                    self.broken = Some(error.kind());
+                    self.broken = Some(Broken::Link(error.kind()));
                     break;
                 }
             }
@@ -415,7 +448,7 @@ impl Core {
                     self.sent += 1;
                 }
                 Err(SendError::Failed(error)) => {
-                    self.broken = Some(error.kind());
+                    self.broken = Some(Broken::Link(error.kind()));
                     (self.sent, self.filled) = (0, 0);
                     return;
                 }

@@ -70,6 +70,9 @@ pub struct EndpointOptions {
     /// Its number in [`Endpoint::address`], if that shall be a certain one: peers that know the number need not be told
     /// the address. `None`: one is drawn that nobody can guess, and that is not 0.
     pub number: Option<u32>,
+    /// The number in the address that peers see as the source of what it sends, for several endpoints of a domain that are
+    /// one to their peers; `None`: its own.
+    pub speaks_as: Option<u32>,
     /// Another endpoint of the same domain and kind, whose receives serve messages for this one too: several endpoints can
     /// share one pool of receives. None can be posted to this one then. Messages match in the order in which they come,
     /// whichever endpoint they are for, and are reported to the queue and counter of that one, or, where it has none, of
@@ -102,6 +105,7 @@ impl Default for EndpointOptions {
         EndpointOptions {
             kind: EndpointKind::Reliable,
             number: None,
+            speaks_as: None,
             receives_from: None,
             datagrams_kept: 0,
             quiet_close: false,
@@ -194,7 +198,8 @@ impl Endpoint {
         let bindings = options.bindings();
         let mut core = domain.nic().lock();
         let receives_from = options.receives_from.as_ref().map(Endpoint::id);
-        let opening = Opening { number: options.number, receives_from, datagrams_kept: options.datagrams_kept };
+        let (number, speaks_as, datagrams_kept) = (options.number, options.speaks_as, options.datagrams_kept);
+        let opening = Opening { number, speaks_as, receives_from, datagrams_kept };
         let id = core.engine.open_endpoint_with(options.kind, bindings, &opening)?;
         let number = core.engine.endpoint_number(id).ok_or(PostError::NoSuchEndpoint)?;
         drop(core);

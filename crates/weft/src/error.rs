@@ -50,6 +50,9 @@ pub enum Error {
     Interrupted,
     /// The link broke: no peer can be reached by this domain any more.
     LinkFailed(io::ErrorKind),
+    /// The NIC's own thread ended by a panic, which is a bug of ours: operations that were under way may have been executed,
+    /// and none is told of any more.
+    NicFailed,
     /// A device failed while bytes were on their way to its memory: operations that use it may have lost some.
     DeviceFailed,
     /// Device memory cannot be had, or used like that.
@@ -96,7 +99,7 @@ impl Error {
             Error::TimedOut | Error::CountedFailure | Error::LinkFailed(_) => Blame::Path,
             Error::Device(DeviceError::NotSupported | DeviceError::BadAddress) => Blame::Caller,
             Error::Device(DeviceError::BadHandle) => Blame::Peer,
-            Error::DeviceFailed | Error::Device(_) => Blame::Resource,
+            Error::NicFailed | Error::DeviceFailed | Error::Device(_) => Blame::Resource,
             Error::Protocol(_) | Error::AddressVectorFull | Error::MemoryTableFull => Blame::Resource,
             Error::TooManyConnections | Error::System { .. } => Blame::Resource,
         }
@@ -138,6 +141,9 @@ impl fmt::Display for Error {
             Error::TimedOut => f.write_str("the time given has passed: the operations are still under way"),
             Error::Interrupted => f.write_str("a signal ended the wait: the operations are still under way"),
             Error::LinkFailed(kind) => write!(f, "the link is broken ({kind}): open a new domain"),
+            Error::NicFailed => {
+                f.write_str("the NIC's thread has panicked, see what it said: please report it, and open a new domain")
+            }
             Error::DeviceFailed => f.write_str(
                 "a device failed with bytes on their way to it: make its memory anew, and open a new domain",
             ),

@@ -11,7 +11,7 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use weft::device::{Direction, Kind, Place, Transfer, operations};
-use weft::link::{Counters, Incoming, Link, Outgoing, SendError};
+use weft::link::{Counters, Incoming, Link, Notice, Outgoing, SendError};
 use weft::{
     Access, Blame, Buffer, Completion, CompletionQueue, Domain, Endpoint, Error, Fabric, Fault, PeerId, Registrable,
     Road, raw,
@@ -90,6 +90,9 @@ impl Link for Stubborn {
     }
     fn receive(&mut self, sink: &mut dyn FnMut(Incoming<'_>)) -> std::io::Result<usize> {
         self.inner.receive(sink)
+    }
+    fn poll_notice(&mut self) -> Option<Notice> {
+        self.inner.poll_notice()
     }
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.inner.descriptor()

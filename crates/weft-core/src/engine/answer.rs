@@ -374,6 +374,9 @@ impl<M: Memory> Engine<M> {
         tracker.timeout_from = now;
         tracker.probe = None;
         tracker.owes_probe = false;
+        // Who was given up was left without a ticket.
+        let peer = tracker.peer;
+        self.absent.retain(|absent| *absent != peer);
         for at in 0..tracker.sent.len() as u64 {
             tracker.lose(tracker.base + at);
         }
@@ -425,7 +428,7 @@ impl<M: Memory> Engine<M> {
         tracker.ticket = 0;
         tracker.ticket_psn = tracker.next();
         tracker.probe = None;
-        tracker.answered = Time(0);
+        (tracker.answered, tracker.absent) = (Time(0), Time(0));
         tracker.timeouts = 0;
         tracker.timeout_from = now;
         let peer = tracker.peer;

@@ -17,6 +17,8 @@ use crate::time::Time;
 pub struct Opening {
     /// The number by which peers address it; `None`: one that nobody can guess is drawn, never 0.
     pub number: Option<u32>,
+    /// The number that peers see as the source of what it sends, where several endpoints speak as one; `None`: its own.
+    pub speaks_as: Option<u32>,
     /// Receives of this endpoint serve its messages too; none can be posted to itself. Messages are matched in the order
     /// in which they come, whichever endpoint they are for, and are reported where that one reports; where it has no
     /// queue or counter for receives, those of the other endpoint are used.
@@ -96,6 +98,7 @@ impl<M: Memory> Engine<M> {
         let id = self.insert_endpoint(kind, bindings, number, opening.receives_from);
         if let Some(endpoint) = self.endpoint_mut(id) {
             endpoint.datagrams_kept = opening.datagrams_kept;
+            endpoint.source = opening.speaks_as.unwrap_or(number);
         }
         Ok(id)
     }
@@ -114,6 +117,7 @@ impl<M: Memory> Engine<M> {
         let unexpected = self.config.unexpected_max;
         let endpoint = Endpoint {
             number,
+            source: number,
             kind,
             bindings,
             receives_at,
@@ -316,6 +320,11 @@ impl<M: Memory> Engine<M> {
     /// The number by which peers address an endpoint ([`crate::address::Address::endpoint`]).
     pub fn endpoint_number(&self, endpoint: EndpointId) -> Option<u32> {
         self.endpoint(endpoint).map(|endpoint| endpoint.number)
+    }
+
+    /// The number that peers see as the source of what an endpoint sends.
+    pub fn endpoint_source(&self, endpoint: EndpointId) -> Option<u32> {
+        self.endpoint(endpoint).map(|endpoint| endpoint.source)
     }
 
     #[inline]

@@ -32,7 +32,8 @@ use crate::address::{Address, AddressVector, PeerId, SourceId};
 use crate::command::{Command, EndpointId};
 use crate::event::{Completion, CompletionQueue, Counter, CounterId, Entry, QueueId};
 use crate::hash::{Keyed, Peer};
-use crate::matching::{Posted, Unexpected};
+use crate::limits::{ABSENT_MAX, ABSENT_US, QUOTED_DATAGRAMS_MAX};
+use crate::matching::{Posted, Unexpected, UnexpectedId};
 use crate::memory::{Granted, Memory};
 use crate::packet::{Codec, SESSION_BYTES, TRAILER_BYTES, TRANSPORT_BYTES};
 use crate::random::Random;
@@ -207,6 +208,8 @@ struct Known {
 #[derive(Debug)]
 struct Endpoint {
     number: u32,
+    /// The number that its commands come from.
+    source: u32,
     kind: EndpointKind,
     bindings: Bindings,
     /// The endpoint whose receives serve its messages, if not its own: then its own lists are empty.
@@ -265,6 +268,10 @@ pub struct Engine<M> {
     /// Trackers with something to send.
     ready: VecDeque<u32>,
     known: HashMap<Peer, Known, Keyed>,
+    /// Of some target it was said that nobody is there.
+    suspects: bool,
+    /// Those given up because nobody is there, and not heard of since.
+    absent: VecDeque<SocketAddr>,
     /// Ways that turned out to carry less than was thought.
     narrow: HashMap<Peer, u32, Keyed>,
     /// The counter that psns are drawn from (P-3.4).
@@ -304,6 +311,8 @@ pub struct Engine<M> {
     matched: VecDeque<(u32, hall::ArrivalVerdict)>,
     /// Messages that were claimed, and a number for the last.
     claims: Slab<Claim>,
+    /// Where messages that wait at their senders are listed, by source and key: a sender may withdraw one.
+    offers: HashMap<(SourceId, u64), (EndpointId, bool, UnexpectedId), Keyed>,
     claim_stamp: u32,
     unexpected_bytes: usize,
     /// Some endpoint has refused somebody since credits were last granted.
@@ -354,6 +363,8 @@ impl<M: Memory> Engine<M> {
             tracker_of: HashMap::with_hasher(keyed.clone()),
             ready: VecDeque::new(),
             known: HashMap::with_hasher(keyed.clone()),
+            suspects: false,
+            absent: VecDeque::new(),
             narrow: HashMap::with_hasher(keyed.clone()),
             psn: random.next_u64() >> 1,
             number: random.next_u32(),
@@ -379,6 +390,7 @@ impl<M: Memory> Engine<M> {
             arrivals: Slab::new(),
             matched: VecDeque::new(),
             claims: Slab::new(),
+            offers: HashMap::with_hasher(keyed.clone()),
             claim_stamp: random.next_u32(),
             unexpected_bytes: 0,
             credits_owed: false,
@@ -489,6 +501,9 @@ impl<M: Memory> Engine<M> {
             return;
         }
         // P-2.4: nothing is looked up before this point.
+        if self.suspects {
+            self.hear(from);
+        }
         let mut decoded = Decoded::default();
         let arrived = Arrived { now, from, timestamp: session.timestamp, marked };
         if !session.bundle {
@@ -528,6 +543,45 @@ impl<M: Memory> Engine<M> {
             tracker.congestion.set_packet(mtu_bytes);
             self.fail_oversized(now, index);
         }
+    }
+
+    /// The host of `to` says that nobody is there, about a datagram that begins like `quoted` (P-7.12). One such notice
+    /// proves nothing: it may be forged by who saw the datagram, and a process may be starting again.
+    pub fn handle_absent(&mut self, now: Time, to: SocketAddr, quoted: &[u8]) {
+        self.clock = now;
+        let session = self.codec.session(quoted).filter(|session| session.id == self.config.session);
+        // Numbers of datagrams begin anywhere: who has not seen this one cannot know it.
+        let ours = |sequence: u64| self.sequence.wrapping_sub(sequence) < QUOTED_DATAGRAMS_MAX;
+        if !session.is_some_and(|session| ours(session.sequence)) {
+            self.statistics.dropped_foreign += 1;
+            return;
+        }
+        let Some(&index) = self.tracker_of.get(&Peer(to)) else { return };
+        let Some(tracker) = self.trackers.get_mut(index) else { return };
+        if tracker.absent == Time(0) {
+            tracker.absent = now;
+            self.suspects = true;
+        } else if now >= tracker.absent.plus_micros(ABSENT_US) && tracker.silent_since().is_some() {
+            self.statistics.absent += 1;
+            if self.absent.len() >= ABSENT_MAX {
+                self.absent.pop_front();
+            }
+            self.absent.push_back(to);
+            self.give_up(now, index);
+        }
+    }
+
+    /// Somebody of whom it was said that nobody is there is.
+    #[cold]
+    fn hear(&mut self, from: SocketAddr) {
+        if let Some(tracker) = self.tracker_of.get(&Peer(from)).and_then(|index| self.trackers.get_mut(*index)) {
+            tracker.absent = Time(0);
+        }
+    }
+
+    /// Whether the last that was heard of a peer is that nobody is there.
+    pub fn is_absent(&self, peer: SocketAddr) -> bool {
+        self.absent.contains(&peer)
     }
 
     /// Whether something posted should not wait for company: nothing is in flight to its target that would bring the
@@ -694,4 +748,6 @@ pub struct Statistics {
     pub tickets_offered: u64,
     /// Targets given up.
     pub given_up: u64,
+    /// Those of them whose host said that nobody is there.
+    pub absent: u64,
 }

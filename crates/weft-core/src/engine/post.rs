@@ -37,7 +37,7 @@ impl<M: Memory> Engine<M> {
         let to = self.addresses.address(command.peer).ok_or(PostError::NoSuchPeer)?;
         self.admit(&mut command)?;
         let endpoint = self.endpoint(command.endpoint).ok_or(PostError::NoSuchEndpoint)?;
-        let (source, queue) = (endpoint.number, endpoint.bindings.transmit_queue);
+        let (source, queue) = (endpoint.source, endpoint.bindings.transmit_queue);
         if datagram {
             self.datagrams.push_back(DatagramOut { command, to, source });
             self.urgent = true;
@@ -360,6 +360,9 @@ impl<M: Memory> Engine<M> {
             }
             Operation::Done => {}
             _ => self.report(&entry.command, result),
+        }
+        if entry.phase == Phase::AwaitDone && result == Err(Failure::Cancelled) {
+            self.withdraw(now, &entry);
         }
         if !self.dones.is_empty() {
             self.send_waiting_done(now);

@@ -463,6 +463,10 @@ impl<M: Memory> Engine<M> {
         }
         let source = Address { socket: input.request.from, endpoint: input.request.source };
         let Some(endpoint) = self.endpoint_for(input.request.destination, EndpointKind::Reliable, source) else {
+            // What it has sent to somebody it must let him fetch, whoever else it is there for.
+            if command.kind() == Kind::ReadRequest && self.offered(command.key(), input.request.from).is_some() {
+                return self.execute_read(input, true);
+            }
             return self.refused_send(input, Status::NoSuchEndpoint);
         };
         if command.length() > MESSAGE_LENGTH_MAX_BYTES {
@@ -509,6 +513,12 @@ impl<M: Memory> Engine<M> {
         Verdict::Refused(status)
     }
 
+    /// The message that a peer was offered to fetch under this key.
+    fn offered(&mut self, key: u64, from: core::net::SocketAddr) -> Option<&mut crate::reliable::entry::Entry> {
+        let entry = self.entries.get_mut(key as u16)?;
+        (key != 0 && entry.rendezvous == key && entry.to.socket == from).then_some(entry)
+    }
+
     fn execute_read(&mut self, input: &RequestIn<'_>, first_time: bool) -> Verdict {
         let command = &input.decoded.command;
         let (key, address) = (command.key(), command.address());
@@ -521,9 +531,7 @@ impl<M: Memory> Engine<M> {
         }
         let handle = key as u16;
         let from = input.request.from;
-        let message = self.entries.get_mut(handle).filter(|entry| entry.rendezvous == key && entry.to.socket == from);
-        let is_message = message.is_some() && key != 0;
-        let data = if let Some(entry) = message.filter(|_| is_message) {
+        let data = if let Some(entry) = self.offered(key, from) {
             entry.fetched = true;
             ResponseData::Message { handle, rendezvous: key, address, offset, length }
         } else {
@@ -534,7 +542,7 @@ impl<M: Memory> Engine<M> {
         };
         // One packet asks for the first piece of a read; which is the last nobody here knows.
         if first_time
-            && !is_message
+            && matches!(data, ResponseData::Region { .. })
             && offset == 0
             && let Some(&endpoint) = self.endpoint_of.get(&input.request.destination)
         {

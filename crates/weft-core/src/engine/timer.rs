@@ -14,8 +14,10 @@ impl<M: Memory> Engine<M> {
         if now >= self.trackers_due {
             self.trackers_due = Time::NEVER;
             let mut from = 0;
+            self.suspects = false;
             while let Some(index) = self.trackers.next_from(from) {
                 from = index + 1;
+                self.suspects |= self.trackers.get(index).is_some_and(|tracker| tracker.absent != Time(0));
                 self.tracker_timeout(now, index);
                 self.schedule(now, index);
                 self.free_tracker_if_done(index);

@@ -100,6 +100,8 @@ pub(crate) struct Tracker {
     pub(crate) answered: Time,
     /// When the last answer under the ticket came.
     pub(crate) heard: Time,
+    /// When its host first said that nobody is there; 0 when it did not, or something was heard since.
+    pub(crate) absent: Time,
     /// First sending of the PROBE that is unanswered, and of the last one.
     pub(crate) probe: Option<(Time, u32)>,
     pub(crate) probe_count: u16,
@@ -152,6 +154,7 @@ impl Tracker {
             timeout_from: now,
             answered: Time(0),
             heard: Time(0),
+            absent: Time(0),
             probe: None,
             probe_count: 0,
             probe_wanted: false,

@@ -8,6 +8,7 @@ pub(crate) mod address;
 mod control;
 mod favourite;
 mod receive;
+mod report;
 mod route;
 mod send;
 pub(crate) mod socket;
@@ -21,10 +22,11 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use crate::limits::CLASSES;
-use crate::link::{Counters, Incoming, Link, Outgoing, SendError};
+use crate::link::{Counters, Incoming, Link, Notice, Outgoing, SendError};
 
 use favourite::Favourite;
 use receive::{Pace, Receiver};
+use report::Reports;
 use route::Routes;
 use send::Sender;
 
@@ -80,6 +82,7 @@ pub struct UdpLink {
     receiver: Receiver,
     pace: Pace,
     favourite: Favourite,
+    reports: Reports,
     /// Made when somebody wants to sleep: being watched costs a socket time for each datagram.
     watcher: OnceCell<OwnedFd>,
     routes: Routes,
@@ -109,6 +112,7 @@ impl UdpLink {
             receiver: Receiver::new(),
             pace: Pace::new(config.offload),
             favourite: Favourite::new(config.favourite),
+            reports: Reports::default(),
             watcher: OnceCell::new(),
             routes: Routes::new(local),
             counters: Counters::default(),
@@ -122,6 +126,29 @@ impl UdpLink {
     #[must_use]
     pub fn offloads(&self) -> bool {
         self.sender.offloads()
+    }
+
+    /// Looks at the favourite's socket, if there is one, and at the open one when it is its turn.
+    #[inline]
+    fn receive_datagrams(&mut self, sink: &mut dyn FnMut(Incoming<'_>)) -> io::Result<usize> {
+        if let Some(favourite) = self.favourite.connected_mut() {
+            let got = self.receiver.receive(&favourite.socket, &mut favourite.pace, sink, &mut self.counters)?;
+            if !favourite.is_turn() {
+                return Ok(got);
+            }
+            let others = self.receiver.receive(&self.socket, &mut self.pace, sink, &mut self.counters);
+            favourite.end_turn(others.as_ref().is_ok_and(|others| *others > 0));
+            return others.map(|others| got + others);
+        }
+        self.receiver.receive(&self.socket, &mut self.pace, sink, &mut self.counters)
+    }
+
+    /// Takes what the network has said about earlier sends. While it waits, the descriptor is readable.
+    #[cold]
+    fn take_reports(&mut self) {
+        let favourite = self.favourite.connected().map(|favourite| &favourite.socket);
+        let all = self.reports.take([Some(&self.socket), favourite].into_iter().flatten(), &self.counters);
+        self.sender.set_stumbled(!all);
     }
 
     /// Connects the second socket to whom single datagrams keep going to.
@@ -170,6 +197,8 @@ impl Link for UdpLink {
         let sent = self.sender.send(socket, favourite.is_some(), batch, &mut self.counters);
         if let Err(SendError::TooBig { to }) = &sent {
             self.routes.forget(*to);
+            // The kernel says it a second time, in the error queue.
+            self.take_reports();
         }
         sent
     }
@@ -180,16 +209,17 @@ impl Link for UdpLink {
             // Whatever stops it now stops the next send too, which tells.
             let _ = self.sender.send(&self.socket, false, &[], &mut self.counters);
         }
-        if let Some(favourite) = self.favourite.connected_mut() {
-            let got = self.receiver.receive(&favourite.socket, &mut favourite.pace, sink, &mut self.counters)?;
-            if !favourite.is_turn() {
-                return Ok(got);
-            }
-            let others = self.receiver.receive(&self.socket, &mut self.pace, sink, &mut self.counters);
-            favourite.end_turn(others.as_ref().is_ok_and(|others| *others > 0));
-            return others.map(|others| got + others);
+        let got = self.receive_datagrams(sink)?;
+        if self.sender.has_stumbled() || self.reports.are_waiting(&self.counters) {
+            self.take_reports();
+            // The error stood before what had come.
+            return if got > 0 { Ok(got) } else { self.receive_datagrams(sink) };
         }
-        self.receiver.receive(&self.socket, &mut self.pace, sink, &mut self.counters)
+        Ok(got)
+    }
+
+    fn poll_notice(&mut self) -> Option<Notice> {
+        self.reports.poll_notice()
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
@@ -235,6 +265,8 @@ fn prepare(socket: &OwnedFd, ipv6: bool, config: &Config) -> io::Result<()> {
         socket::set(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, discover)?;
         socket::set(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)?;
         socket::set(socket, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, default_class)?;
+        // A wish only: without it those who are gone are noticed later.
+        let _ = socket::set(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1);
     } else {
         let discover = match config.path_mtu {
             PathMtu::Learned => libc::IP_PMTUDISC_DO,
@@ -243,6 +275,8 @@ fn prepare(socket: &OwnedFd, ipv6: bool, config: &Config) -> io::Result<()> {
         socket::set(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, discover)?;
         socket::set(socket, libc::IPPROTO_IP, libc::IP_RECVTOS, 1)?;
         socket::set(socket, libc::IPPROTO_IP, libc::IP_TOS, default_class)?;
+        // A wish only, as above.
+        let _ = socket::set(socket, libc::IPPROTO_IP, libc::IP_RECVERR, 1);
     }
     socket::set_buffers(socket, config.receive_buffer_bytes, config.send_buffer_bytes);
     Ok(())

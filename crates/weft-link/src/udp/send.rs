@@ -1,5 +1,6 @@
 //! The sending half: one call for one datagram, one call for many, and what to do when the kernel refuses.
 
+use std::cell::Cell;
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -26,6 +27,8 @@ pub(super) struct Sender {
     slots: Box<[Slot; SEND_BATCH_MAX]>,
     headers: Box<[mmsghdr; SEND_BATCH_MAX]>,
     rest: Rest,
+    /// The kernel told of an earlier datagram instead of sending one: more may wait in its error queue.
+    stumbled: Cell<bool>,
 }
 
 /// What a message header points to besides the bytes.
@@ -67,7 +70,17 @@ impl Sender {
             slots: Box::new([slot; SEND_BATCH_MAX]),
             headers: Box::new([header; SEND_BATCH_MAX]),
             rest: Rest { bytes: Vec::new(), sent: 0, to: nowhere, segment_bytes: 0, class: 0 },
+            stumbled: Cell::new(false),
         }
+    }
+
+    #[inline]
+    pub(super) fn has_stumbled(&self) -> bool {
+        self.stumbled.get()
+    }
+
+    pub(super) fn set_stumbled(&self, stumbled: bool) {
+        self.stumbled.set(stumbled);
     }
 
     pub(super) fn offloads(&self) -> bool {
@@ -179,7 +192,12 @@ impl Sender {
         // SAFETY: the first `count` headers point to slots of ours and to pieces of the batch, all of which live until
         // the call returns; the kernel only reads the pieces, which are `iovec` in memory.
         let sent = unsafe { libc::sendmmsg(socket.as_raw_fd(), self.headers.as_mut_ptr(), count, 0) };
-        usize::try_from(sent).unwrap_or(0)
+        let sent = usize::try_from(sent).unwrap_or(0);
+        // What stopped the next one is not told: it may have been about an earlier one.
+        if sent < count as usize {
+            self.stumbled.set(true);
+        }
+        sent
     }
 
     /// Copies something that the kernel does not take in one go, and sends it in several.
@@ -270,7 +288,7 @@ impl Sender {
         if segment_bytes == 0 && class.is_none() {
             let mut copy = [MaybeUninit::uninit(); SHORT_BYTES];
             if let Some(whole) = contiguous(pieces, &mut copy) {
-                return attempt(false, || {
+                return attempt(false, &self.stumbled, || {
                     // SAFETY: `whole` can be read for its length while the pieces and the copy live, and the name is
                     // as long as told.
                     unsafe {
@@ -291,7 +309,7 @@ impl Sender {
             header.msg_controllen = control.fill(segment_bytes, class, outgoing.to.is_ipv6()) as _;
             header.msg_control = control.as_mut_ptr();
         }
-        attempt(segment_bytes != 0, || {
+        attempt(segment_bytes != 0, &self.stumbled, || {
             // SAFETY: the header points to a name, control messages and pieces that live until the call returns; the
             // kernel only reads the pieces, which are `iovec` in memory.
             unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const header, 0) }
@@ -299,18 +317,25 @@ impl Sender {
     }
 }
 
-/// Calls the kernel until no signal interrupts.
+/// Calls the kernel until no signal interrupts, and once more after an error that may be that of an earlier datagram, to
+/// whomever: the kernel tells it once, and sends nothing.
 #[inline]
-fn attempt(cut: bool, mut call: impl FnMut() -> isize) -> Result<(), Refusal> {
+fn attempt(cut: bool, stumbled: &Cell<bool>, mut call: impl FnMut() -> isize) -> Result<(), Refusal> {
+    let mut again = true;
     loop {
         if call() >= 0 {
             return Ok(());
         }
         let error = io::Error::last_os_error();
-        match error.raw_os_error() {
-            Some(libc::EINTR) => {}
-            code => return Err(Refusal::from(code.unwrap_or(0), error, cut)),
+        if error.raw_os_error() == Some(libc::EINTR) {
+            continue;
         }
+        let refusal = Refusal::from(error.raw_os_error().unwrap_or(0), error, cut);
+        if !matches!(refusal, Refusal::Skip | Refusal::TooBig) || !again {
+            return Err(refusal);
+        }
+        stumbled.set(true);
+        again = false;
     }
 }
 

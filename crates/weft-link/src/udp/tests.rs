@@ -2,7 +2,7 @@ use std::collections::HashMap;
 use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
 
 use super::*;
-use crate::limits::{PIECES_MAX, ROUTES_MAX};
+use crate::limits::{NOTICES_MAX, PIECES_MAX, QUOTED_MAX_BYTES, ROUTES_MAX};
 use crate::segment::Segment;
 
 fn link(ipv6: bool) -> UdpLink {
@@ -197,6 +197,62 @@ fn unreachable_is_skipped_and_counted() {
         assert_eq!(a.send(&[to(gone)]).unwrap(), 1);
         assert_eq!(a.receive(&mut |_| panic!("nobody answers")).unwrap(), 0);
     }
+}
+
+/// Receives until the network has said something.
+fn notice(link: &mut UdpLink) -> Notice {
+    let mut polls = (0..PATIENCE).map(|_| {
+        assert_eq!(link.receive(&mut |_| panic!("nobody answers")).unwrap(), 0);
+        link.poll_notice()
+    });
+    polls.find_map(|notice| notice).expect("the kernel says nothing")
+}
+
+#[test]
+fn a_port_that_is_nobodys_is_told_of_and_costs_others_nothing() {
+    for (ipv6, favourite) in [(false, false), (true, false), (false, true), (true, true)] {
+        let config = Config { favourite, ..Config::default() };
+        let (mut a, mut b) = (link_with(ipv6, &config), link(ipv6));
+        let gone = link(ipv6).local();
+        let bytes = pattern(3000);
+        let pieces = [Segment::from_slice(&bytes)];
+        let to = |to| Outgoing { to, pieces: &pieces, segment_bytes: 1000, class: 0 };
+        // Often enough to make the one who is gone a favourite.
+        for _ in 0..100 {
+            assert_eq!(a.send(&[to(gone)]).unwrap(), 1);
+            assert_eq!(notice(&mut a).to, gone);
+            while a.poll_notice().is_some() {}
+        }
+        assert_eq!(a.favourite.socket_to(gone).is_some(), favourite);
+        for round in 0..30 {
+            assert_eq!(a.send(&[to(gone)]).unwrap(), 1);
+            // The error of that one stands against the socket now. The next ones go out all the same, alone or in a batch.
+            let batch = vec![to(b.local()); 1 + round % 3];
+            assert_eq!(a.send(&batch).unwrap(), batch.len());
+            assert_eq!(collect(&mut b, 3 * batch.len()).len(), 3 * batch.len());
+            let told = notice(&mut a);
+            assert_eq!((told.to, told.quoted()), (gone, &bytes[..QUOTED_MAX_BYTES]));
+            while a.poll_notice().is_some() {}
+        }
+        assert_eq!(a.counters().skipped, 0);
+        // Nothing is left that would keep a sleeper awake.
+        let fd = std::os::fd::AsRawFd::as_raw_fd(&a.descriptor().unwrap());
+        let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one entry, as told.
+        assert_eq!(unsafe { libc::poll(&raw mut poll, 1, 0) }, 0);
+    }
+}
+
+#[test]
+fn notices_that_nobody_asks_for_are_forgotten() {
+    let mut a = link(false);
+    let pieces = [Segment::from_slice(b"anybody?")];
+    for _ in 0..3 * NOTICES_MAX {
+        let gone = link(false).local();
+        assert_eq!(a.send(&[Outgoing { to: gone, pieces: &pieces, segment_bytes: 0, class: 0 }]).unwrap(), 1);
+        assert_eq!(a.receive(&mut |_| panic!("nobody answers")).unwrap(), 0);
+    }
+    assert!(std::iter::from_fn(|| a.poll_notice()).count() <= NOTICES_MAX);
 }
 
 #[test]

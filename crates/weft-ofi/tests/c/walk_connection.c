@@ -107,6 +107,16 @@ static void walk_pep(struct listener *listener, struct fi_info *info)
     }
 }
 
+static void listener_close(struct listener *listener)
+{
+    if (listener->pep)
+        EXPECT("fi_close of the listener", fi_close(&listener->pep->fid), 0);
+    if (listener->eq)
+        EXPECT("fi_close of its queue", fi_close(&listener->eq->fid), 0);
+    if (listener->fabric)
+        EXPECT("fi_close of its fabric", fi_close(&listener->fabric->fid), 0);
+}
+
 static bool walk_connect(struct listener *listener, struct side *a, struct side *b, const struct side_options *options)
 {
     static struct connection_event event;
@@ -263,6 +273,34 @@ static void walk_close_connected(struct listener *listener, const struct side_op
     }
 }
 
+/* Messages of any length between connected endpoints. */
+static void walk_msg_variable(void)
+{
+    struct side_options options = SIDE_OPTIONS(FI_EP_MSG, FI_MSG | FI_TAGGED | FI_VARIABLE_MSG);
+    static struct side a, b;
+    static struct listener listener;
+    struct fi_info *hints = hints_for(&options), *info = NULL;
+    int code = fi_getinfo(API_VERSION, "127.0.0.1", NULL, FI_SOURCE, hints, &info);
+    fi_freeinfo(hints);
+    if (code == -FI_ENODATA) {
+        absent("connected endpoints with messages of any length", "not offered");
+        return;
+    }
+    if (!EXPECT("fi_getinfo", code, 0))
+        return;
+    memset(&listener, 0, sizeof(listener));
+    walk_pep(&listener, info);
+    if (listener.pep && listener.address_length && EXPECT("an endpoint", side_open(&a, &options), 0)) {
+        if (walk_connect(&listener, &a, &b, &options)) {
+            walk_variable_messages(&a, &b);
+            side_close(&b);
+        }
+        side_close(&a);
+    }
+    listener_close(&listener);
+    fi_freeinfo(info);
+}
+
 void walk_msg(void)
 {
     struct side_options options = SIDE_OPTIONS(FI_EP_MSG, FI_MSG | FI_RMA);
@@ -293,11 +331,7 @@ void walk_msg(void)
         walk_close_connected(&listener, &options);
         walk_refusals(&listener, &options);
     }
-    if (listener.pep)
-        EXPECT("fi_close of the listener", fi_close(&listener.pep->fid), 0);
-    if (listener.eq)
-        EXPECT("fi_close of its queue", fi_close(&listener.eq->fid), 0);
-    if (listener.fabric)
-        EXPECT("fi_close of its fabric", fi_close(&listener.fabric->fid), 0);
+    listener_close(&listener);
     fi_freeinfo(info);
+    walk_msg_variable();
 }

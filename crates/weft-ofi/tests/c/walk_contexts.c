@@ -130,7 +130,7 @@ void walk_scalable(void)
 
 static void walk_with_messages(void)
 {
-    struct side_options options = SIDE_OPTIONS(FI_EP_RDM, FI_MSG | FI_NAMED_RX_CTX);
+    struct side_options options = SIDE_OPTIONS(FI_EP_RDM, FI_MSG | FI_NAMED_RX_CTX | FI_DIRECTED_RECV | FI_SOURCE);
     static struct scalable a, b;
     struct fi_info *hints = hints_for(&options), *info = NULL;
     char name[256];
@@ -151,19 +151,28 @@ static void walk_with_messages(void)
         length = sizeof(name);
         EXPECT("fi_getname", fi_getname(&b.sep->fid, name, &length), 0);
         EXPECT("fi_av_insert", fi_av_insert(a.av, name, 1, &a.peer, 0, NULL), 1);
+        length = sizeof(name);
+        EXPECT("fi_getname", fi_getname(&a.sep->fid, name, &length), 0);
+        EXPECT("fi_av_insert", fi_av_insert(b.av, name, 1, &b.peer, 0, NULL), 1);
+        static const size_t sizes[] = { 100, 300000 };
         for (int from = 0; from < CONTEXTS; from++) {
-            for (int to = 0; to < CONTEXTS; to++) {
+            for (int to = 0; to < CONTEXTS * 2; to++) {
                 char sent, received;
+                size_t size = sizes[to / CONTEXTS];
+                int context = to % CONTEXTS;
                 unsigned seed = (unsigned)(from * CONTEXTS + to);
-                unsigned char *in = b.side.memory + 65536;
-                fill(a.side.memory, 100, seed);
-                memset(in, 0, 100);
-                EXPECT("fi_recv at a context", fi_recv(b.receives[to], in, 100, b.side.region.descriptor, FI_ADDR_UNSPEC, &received), 0);
+                unsigned char *in = b.side.memory + SIDE_MEMORY_BYTES / 2;
+                struct event event;
+                fill(a.side.memory, size, seed);
+                memset(in, 0, size);
+                /* A scalable endpoint has one address: whichever context sends, it is from there. */
+                EXPECT("fi_recv at a context", fi_recv(b.receives[context], in, size, b.side.region.descriptor, fi_rx_addr(b.peer, to % 2, 4), &received), 0);
                 EXPECT("fi_send from a context to a context",
-                       POST(fi_send(a.transmits[from], a.side.memory, 100, a.side.region.descriptor, fi_rx_addr(a.peer, to, 4), &sent)), 0);
-                FINISH(&b.receive_inboxes[to], &received, "it arrives at that context");
+                       POST(fi_send(a.transmits[from], a.side.memory, size, a.side.region.descriptor, fi_rx_addr(a.peer, context, 4), &sent)), 0);
+                if (TAKE(&b.receive_inboxes[context], &event, "it arrives at that context"))
+                    CHECK("whose it is, and from whom", !event.error && event.entry.op_context == &received && event.source == b.peer);
                 FINISH(&a.transmit_inboxes[from], &sent, "its send ends at that context");
-                CHECK("its bytes", filled(in, 100, seed));
+                CHECK("its bytes", filled(in, size, seed));
             }
         }
     }
@@ -285,9 +294,143 @@ out:
     fi_freeinfo(info);
 }
 
+/* A shared receive context whose two endpoints report to queues of their own, or that reports to one itself. */
+struct sharing {
+    struct fid_ep *srx, *eps[2];
+    struct inbox inboxes[2];
+    fi_addr_t addresses[2];
+};
+
+static bool sharing_open(struct sharing *sharing, struct side *a, struct side *b, const struct side_options *options, bool own)
+{
+    struct fi_cq_attr cq_attr = { .size = 64, .format = FI_CQ_FORMAT_TAGGED };
+    struct fi_info *hints = hints_for(options), *info = NULL;
+    bool good = true;
+    memset(sharing, 0, sizeof(*sharing));
+    hints->ep_attr->rx_ctx_cnt = FI_SHARED_CONTEXT;
+    int code = fi_getinfo(API_VERSION, "127.0.0.1", NULL, FI_SOURCE, hints, &info);
+    fi_freeinfo(hints);
+    if (code || fi_srx_context(b->domain, info->rx_attr, &sharing->srx, NULL)) {
+        absent("a shared receive context", "not offered");
+        fi_freeinfo(info);
+        return false;
+    }
+    info->ep_attr->rx_ctx_cnt = FI_SHARED_CONTEXT;
+    for (int i = 0; i < 2; i++) {
+        struct fid_cq *cq;
+        good = good && EXPECT("fi_cq_open", fi_cq_open(b->domain, &cq_attr, &cq, NULL), 0);
+        if (good)
+            inbox_add(&sharing->inboxes[i], cq);
+    }
+    if (good && own)
+        good = EXPECT("fi_ep_bind of the shared context to a queue", fi_ep_bind(sharing->srx, &sharing->inboxes[0].cq->fid, FI_RECV), 0) &&
+               EXPECT("fi_enable of the shared context", fi_enable(sharing->srx), 0);
+    for (int i = 0; good && i < 2; i++) {
+        char name[256];
+        size_t length = sizeof(name);
+        good = EXPECT("fi_endpoint", fi_endpoint(b->domain, info, &sharing->eps[i], NULL), 0);
+        if (!good)
+            break;
+        EXPECT("fi_ep_bind to the shared context", fi_ep_bind(sharing->eps[i], &sharing->srx->fid, 0), 0);
+        EXPECT("fi_ep_bind to a queue", fi_ep_bind(sharing->eps[i], &b->transmit.cq->fid, FI_TRANSMIT), 0);
+        if (!own)
+            EXPECT("fi_ep_bind to a queue", fi_ep_bind(sharing->eps[i], &sharing->inboxes[i].cq->fid, FI_RECV), 0);
+        EXPECT("fi_ep_bind to a vector", fi_ep_bind(sharing->eps[i], &b->av->fid, 0), 0);
+        EXPECT("fi_enable", fi_enable(sharing->eps[i]), 0);
+        EXPECT("fi_getname", fi_getname(&sharing->eps[i]->fid, name, &length), 0);
+        EXPECT("fi_av_insert", fi_av_insert(a->av, name, 1, &sharing->addresses[i], 0, NULL), 1);
+    }
+    fi_freeinfo(info);
+    return good;
+}
+
+static void sharing_close(struct sharing *sharing)
+{
+    for (int i = 0; i < 2; i++)
+        if (sharing->eps[i])
+            EXPECT("fi_close of an endpoint", fi_close(&sharing->eps[i]->fid), 0);
+    if (sharing->srx)
+        EXPECT("fi_close of the shared context", fi_close(&sharing->srx->fid), 0);
+    for (int i = 0; i < 2; i++) {
+        struct fid_cq *cq = sharing->inboxes[i].cq;
+        if (cq) {
+            inbox_remove(&sharing->inboxes[i]);
+            EXPECT("fi_close of a queue", fi_close(&cq->fid), 0);
+        }
+    }
+}
+
+/* One buffer for many messages, told of in the queue of whichever endpoint a message was for. */
+static void walk_shared_multi(bool own)
+{
+    struct side_options options = SIDE_OPTIONS(FI_EP_RDM, FI_MSG | FI_MULTI_RECV);
+    static struct side a, b;
+    static struct sharing sharing;
+    size_t least = 64;
+    char many, sent;
+    if (!pair_open(&a, &b, &options, "two endpoints for multi-receives"))
+        return;
+    if (sharing_open(&sharing, &a, &b, &options, own)) {
+        struct iovec piece = { .iov_base = b.memory, .iov_len = 1024 };
+        struct fi_msg message = { .msg_iov = &piece, .desc = &b.region.descriptor, .iov_count = 1, .addr = FI_ADDR_UNSPEC, .context = &many };
+        struct event event;
+        EXPECT("FI_OPT_MIN_MULTI_RECV", fi_setopt(&sharing.srx->fid, FI_OPT_ENDPOINT, FI_OPT_MIN_MULTI_RECV, &least, sizeof(least)), 0);
+        EXPECT("a multi-receive at the shared context", fi_recvmsg(sharing.srx, &message, FI_MULTI_RECV), 0);
+        for (unsigned i = 0; i < 10; i++) {
+            fill(a.memory, 100, i);
+            EXPECT("a send", POST(fi_send(a.ep, a.memory, 100, a.region.descriptor, sharing.addresses[i % 2], &sent)), 0);
+            FINISH(&a.transmit, &sent, "its send ends");
+            if (!TAKE(&sharing.inboxes[own ? 0 : i % 2], &event, "each endpoint tells of its messages"))
+                break;
+            CHECK("the buffer's context", event.entry.op_context == &many);
+            CHECK("where it is", event.entry.buf == b.memory + 100 * i && event.entry.len == 100);
+            CHECK("its bytes", filled(b.memory + 100 * i, 100, i));
+            CHECK("when the buffer comes back", !(event.entry.flags & FI_MULTI_RECV) == (i < 9));
+        }
+        EXPECT("another multi-receive", fi_recvmsg(sharing.srx, &message, FI_MULTI_RECV), 0);
+        EXPECT("fi_cancel of it", fi_cancel(&sharing.srx->fid, &many), 0);
+    }
+    sharing_close(&sharing);
+    pair_close(&a, &b);
+}
+
+/* FI_SOURCE_ERR, where the shared context tells of messages or the endpoints do. */
+static void walk_shared_unknown(bool own)
+{
+    struct side_options options = SIDE_OPTIONS(FI_EP_RDM, FI_MSG | FI_SOURCE | FI_SOURCE_ERR);
+    static struct side a, b;
+    static struct sharing sharing;
+    char received, sent;
+    int code = side_open(&a, &options);
+    if (code == -FI_ENODATA) {
+        absent("FI_SOURCE_ERR", "not offered");
+        return;
+    }
+    if (!EXPECT("FI_SOURCE_ERR", code, 0) || !EXPECT("another", side_open(&b, &options), 0))
+        return;
+    /* Nobody tells b of a. */
+    if (sharing_open(&sharing, &a, &b, &options, own)) {
+        for (int i = 0; i < 2; i++) {
+            struct event event;
+            EXPECT("fi_recv", fi_recv(sharing.srx, b.memory, 64, b.region.descriptor, FI_ADDR_UNSPEC, &received), 0);
+            EXPECT("fi_send", POST(fi_send(a.ep, a.memory, 64, a.region.descriptor, sharing.addresses[i], &sent)), 0);
+            FINISH(&a.transmit, &sent, "its send ends");
+            if (TAKE(&sharing.inboxes[own ? 0 : i], &event, "a message of somebody unknown"))
+                CHECK("what it says", event.error == FI_EADDRNOTAVAIL && event.entry.op_context == &received && event.entry.len == 64);
+        }
+    }
+    sharing_close(&sharing);
+    side_close(&b);
+    side_close(&a);
+}
+
 void walk_shared(void)
 {
     walk_shared_transmit();
+    walk_shared_multi(false);
+    walk_shared_multi(true);
+    walk_shared_unknown(false);
+    walk_shared_unknown(true);
     walk_shared_receive(FI_MSG, "a shared receive context");
     walk_shared_receive(FI_TAGGED, "a shared receive context with tags");
 }

@@ -173,6 +173,15 @@ static void walk_tags(struct side *a, struct side *b)
 }
 
 /* Who sleeps for news hears of more messages than there are receives. */
+void walk_variable_messages(struct side *a, struct side *b)
+{
+    b->peer = FI_ADDR_NOTAVAIL;
+    walk_options(b);
+    walk_messages(a, b);
+    walk_tags(a, b);
+    walk_many(a, b);
+}
+
 static void walk_sleep(void)
 {
     struct side_options options = SIDE_OPTIONS(FI_EP_RDM, FI_MSG | FI_VARIABLE_MSG);

@@ -379,14 +379,31 @@ impl Hub {
     /// From now on everybody who asks is refused.
     pub(super) fn stop_listening(&self) {
         self.locked(|state| {
-            state.listens = false;
+            if std::mem::take(&mut state.listens) {
+                self.disappear();
+            }
             while let Some(request) = state.requests.pop_front() {
                 let message = Message::bare(Kind::Reject, request.token, 0);
                 // Who cannot be told finds out by its own clock.
                 let _ = self.send(state, request.from, 0, &message);
             }
-            let _ = self.turn(state);
+            // Those that came just before are in the queue.
+            for _ in 0..CONNECTION_QUEUE_CAPACITY / CONNECTION_COMPLETIONS_PER_TURN {
+                let _ = self.turn(state);
+            }
         });
+    }
+
+    /// From now on the NIC tells whoever asks that nobody is here: there may be nobody who looks after messages.
+    fn disappear(&self) {
+        let addresses = self.domain().addresses();
+        let added = addresses.find(self.address()).is_none();
+        if let Ok(nobody_else) = addresses.insert(self.address()) {
+            let _ = self.endpoint.restrict_to(nobody_else);
+            if added {
+                addresses.remove(nobody_else);
+            }
+        }
     }
 
     pub(super) fn peer_of(&self, token: u64) -> Option<(PeerId, Address)> {
@@ -753,12 +770,14 @@ impl Hub {
                 }
             }
             // It may have arrived: all who receive know what came before.
-            Err(Failure::OutcomeUnknown) if wanted && outgoing.attempts < attempts => {
+            Err(Failure::OutcomeUnknown) if wanted && outgoing.attempts < attempts && !self.is_absent(to) => {
                 self.transmit(state, outgoing);
                 return;
             }
             Err(failure) if wanted && token != 0 => {
-                let nobody = failure == Failure::NoSuchEndpoint && outgoing.kind == Kind::Request;
+                // An endpoint that closes, or a process that is gone: its NIC says so, or its host.
+                let gone = matches!(failure, Failure::NoSuchEndpoint | Failure::Aborted) || self.is_absent(to);
+                let nobody = gone && outgoing.kind == Kind::Request;
                 let failure = if nobody { ConnectFailure::NobodyListens } else { ConnectFailure::Unreachable };
                 self.fail(state, token, failure);
             }
@@ -768,6 +787,11 @@ impl Hub {
         if let Some(connection) = state.connections.get_mut(&token) {
             connection.saying = connection.saying.saturating_sub(1);
         }
+    }
+
+    /// Whether the host of a peer said that nobody is there.
+    fn is_absent(&self, peer: Address) -> bool {
+        self.domain().nic().lock().engine.is_absent(peer.socket)
     }
 
     /// Keeps a peer's name for one more user.

@@ -65,7 +65,8 @@
 //! A manager that closes says so for all its connections. Beyond that each manager leaves one message with every manager
 //! that it has connections to; nobody receives it, and it fails when its target is gone. On the road through shared memory
 //! the kernel tells that at once, whatever the peer's progress. As packets the engine asks the peer's NIC five times a
-//! second and gives up after [`Config::give_up_us`](crate::Config); that is only done if the peer said that its NIC works
+//! second and gives up after [`Config::give_up_us`](crate::Config), or within about a second where the peer's host says
+//! that nobody has its port any more; that is only done if the peer said that its NIC works
 //! with automatic progress, as one that is only busy would seem dead otherwise. In the one case that is left, packets to
 //! a NIC with manual progress, death is noticed when something is sent to it: who sees
 //! [`Failure::OutcomeUnknown`](crate::Failure::OutcomeUnknown) on a connected endpoint calls [`Connection::lost`].
@@ -162,7 +163,7 @@ impl Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ConnectFailure {
-    /// The peer: there is a NIC at that address, but nobody listens.
+    /// The peer: nobody listens at that address. Its NIC says so, or its host: there is no NIC.
     NobodyListens,
     /// The path: nothing is heard from there, or not any more.
     Unreachable,
@@ -288,7 +289,7 @@ impl fmt::Debug for Manager {
 
 /// Hears requests at an address. It takes number 0 of its domain, which should be there for it alone; with automatic
 /// progress those who ask hear of it whatever its program does. When it is dropped, requests that its user has not seen are
-/// rejected; the domain lives on until those that were seen are answered.
+/// rejected, and who asks later hears that nobody listens; the domain lives on until those that were seen are answered.
 pub struct Listener {
     hub: Arc<Hub>,
 }

@@ -185,7 +185,7 @@ impl Local {
     #[cold]
     fn find_way(&mut self, engine: &Engine<HostMemory>, endpoint: EndpointId, peer: PeerId) -> Option<u32> {
         let to = engine.addresses().address(peer)?;
-        let number = engine.endpoint_number(endpoint)?;
+        let number = engine.endpoint_source(endpoint)?;
         let known = self
             .routes
             .iter()

@@ -16,30 +16,39 @@ pub(crate) fn nobody_listens(world: &World) {
     let failure = ConnectFailure::NobodyListens;
     assert_eq!(world.event(&a), Event::Failed { context: 1, failure });
 
-    let quick = world.quick_node(2);
+    // The host of the one that is not there says so, long before the engine's patience ends.
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let end = quick.endpoint();
-    let asking = quick.manager.connect(&end, Address { socket, endpoint: 0 }, 2, b"").unwrap();
-    let failure = ConnectFailure::Unreachable;
-    assert_eq!(world.event(&quick), Event::Failed { context: 2, failure });
+    let end = a.endpoint();
+    let asking = a.manager.connect(&end, Address { socket, endpoint: 0 }, 2, b"").unwrap();
+    assert_eq!(world.event(&a), Event::Failed { context: 2, failure });
+    assert_eq!(a.domain.statistics().absent, 1);
     // The endpoint is as good as before.
     drop(asking);
     let (listener, b) = (world.listener(), world.node());
-    let _asking = quick.manager.connect(&end, listener.address(), 3, b"").unwrap();
+    let _asking = a.manager.connect(&end, listener.address(), 3, b"").unwrap();
     let _accepting = b.manager.accept(world.request(&listener), &b.endpoint(), 4, b"").unwrap();
-    assert!(matches!(world.event(&quick), Event::Connected { context: 3, .. }));
+    assert!(matches!(world.event(&a), Event::Connected { context: 3, .. }));
     assert!(matches!(world.event(&b), Event::Connected { context: 4, .. }));
+}
+
+/// Somebody has the port, and does not answer: nobody says anything about it.
+pub(crate) fn silence_is_unreachable(world: &World) {
+    let quick = world.quick_node(1);
+    let mute = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let socket = mute.local_addr().unwrap();
+    let _asking = quick.manager.connect(&quick.endpoint(), Address { socket, endpoint: 0 }, 2, b"").unwrap();
+    let failure = ConnectFailure::Unreachable;
+    assert_eq!(world.event(&quick), Event::Failed { context: 2, failure });
 }
 
 pub(crate) fn a_closed_listener_rejects(world: &World) {
     let (listener, a, b) = (world.listener(), world.node(), world.node());
-    let ends: Vec<_> = (0..4).map(|_| a.endpoint()).collect();
+    let ends: Vec<_> = (0..5).map(|_| a.endpoint()).collect();
     let ask = |context: usize| a.manager.connect(&ends[context], listener.address(), context as u64, b"").unwrap();
     let _asking: Vec<_> = (0..3).map(ask).collect();
     let first = world.request(&listener);
     let taken = first.endpoint();
     let address = listener.address();
-    // Those that come later are heard by nobody.
     world.until(|| {
         let _ = listener.try_wait().unwrap();
         (listener.statistics().requests == 3).then_some(())
@@ -52,6 +61,10 @@ pub(crate) fn a_closed_listener_rejects(world: &World) {
             other => panic!("{other:?}"),
         }
     }
+    // Who comes later is not left waiting, though the one that was taken keeps the NIC open.
+    let _late = a.manager.connect(&ends[4], address, 4, b"").unwrap();
+    let failure = ConnectFailure::NobodyListens;
+    assert_eq!(world.event(&a), Event::Failed { context: 4, failure });
     // The one that was taken can still be accepted.
     let end = b.endpoint();
     let _accepting = b.manager.accept(first, &end, 9, b"").unwrap();
@@ -62,6 +75,20 @@ pub(crate) fn a_closed_listener_rejects(world: &World) {
     // Now it is gone.
     let _asking = a.manager.connect(&ends[3], address, 3, b"").unwrap();
     assert!(matches!(world.event(&a), Event::Failed { context: 3, failure: ConnectFailure::NobodyListens }));
+}
+
+pub(crate) fn a_closed_listener_can_still_reject(world: &World) {
+    let (listener, a) = (world.listener(), world.node());
+    let ends = [a.endpoint(), a.endpoint()];
+    let ask = |context: usize| a.manager.connect(&ends[context], listener.address(), context as u64, b"").unwrap();
+    let _asking: Vec<_> = (0..2).map(ask).collect();
+    // One is held, which keeps the NIC open until the other has heard.
+    let (held, request) = (world.request(&listener), world.request(&listener));
+    let context = ends.iter().position(|end| end.address() == request.endpoint()).unwrap() as u64;
+    drop(listener);
+    request.reject(b"sorry").unwrap();
+    assert_eq!(world.event(&a), Event::Refused { context, data: b"sorry".to_vec() });
+    drop(held);
 }
 
 pub(crate) fn time_passes(world: &World) {

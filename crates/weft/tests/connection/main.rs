@@ -36,7 +36,7 @@ macro_rules! combinations {
                 }
                 crowds { many_connections_at_once many_connections_one_after_the_other many_threads }
                 faults {
-                    nobody_listens a_closed_listener_rejects time_passes closed_while_connecting
+                    nobody_listens silence_is_unreachable a_closed_listener_rejects a_closed_listener_can_still_reject time_passes closed_while_connecting
                     shut_down_before_the_confirmation garbage_is_ignored a_reported_loss_is_a_shutdown
                     a_manager_that_closes_says_so
                 }

@@ -388,6 +388,7 @@ impl<M: Memory> Engine<M> {
         if rendezvous {
             let body = Body::Rendezvous { key: command.key(), address: command.address() };
             let id = unexpected.push(source, envelope.tag, UnexpectedMessage { envelope, body }).ok()?;
+            self.offers.insert((source, command.key()), (envelope.endpoint, envelope.tagged, id));
             return Some((Verdict::Accepted, id));
         }
         if several {

@@ -1,10 +1,12 @@
 //! Long messages wait at their sender until they are fetched (P-5.5).
 
 use super::*;
+use crate::reliable::entry::Entry;
 
 impl<M: Memory> Engine<M> {
     /// Fetches a message. There is room for the commands that it takes.
     pub(super) fn begin_pull(&mut self, now: Time, envelope: Envelope, landing: Landing, key: u64, address: u64) {
+        self.offers.remove(&(envelope.source_id, key));
         let number = self.endpoint_number(envelope.endpoint).unwrap_or(0);
         if u64::from(envelope.length) > landing.room {
             self.send_done(now, &envelope, number, key, landing.room.min(u64::from(envelope.length) - 1));
@@ -71,7 +73,7 @@ impl<M: Memory> Engine<M> {
         let handle = command.key() as u16;
         let entry = self.entries.get(handle).filter(|entry| entry.rendezvous == command.key() && command.key() != 0);
         let Some(entry) = entry.filter(|entry| entry.to.socket == input.request.from) else {
-            return Verdict::Refused(Status::AccessRefused);
+            return self.execute_withdrawal(input);
         };
         let result = match command.length() {
             taken if taken == u64::from(entry.command.length) => Ok(()),
@@ -80,5 +82,32 @@ impl<M: Memory> Engine<M> {
         };
         self.finish(input.now, handle, result);
         Verdict::Accepted
+    }
+
+    /// A sender does not offer a message any more: nobody will match it, unless somebody has.
+    fn execute_withdrawal(&mut self, input: &RequestIn<'_>) -> Verdict {
+        let (command, request) = (&input.decoded.command, &input.request);
+        let key = command.key();
+        let source = self.addresses.source_of(Address { socket: request.from, endpoint: request.source });
+        if command.length() == NOT_TAKEN
+            && let Some((endpoint, tagged, id)) = self.offers.remove(&(source, key))
+            && let Some((_, unexpected)) = self.lists_of(endpoint, tagged)
+            && let Some(UnexpectedMessage { envelope, body: Body::Rendezvous { key: waiting, .. } }) =
+                unexpected.get(id)
+            && (envelope.source_id, *waiting) == (source, key)
+        {
+            unexpected.remove(id);
+            return Verdict::Accepted;
+        }
+        Verdict::Refused(Status::AccessRefused)
+    }
+
+    /// Takes a message back that its target has heard of and not asked for.
+    pub(in crate::engine) fn withdraw(&mut self, now: Time, entry: &Entry) {
+        let mut command = Command::new(Operation::Done, entry.command.endpoint, entry.command.peer);
+        (command.key, command.immediate) = (entry.rendezvous, NOT_TAKEN);
+        if self.submit(now, command, entry.to, entry.source, 0).is_none() {
+            self.dones.push_back((command, entry.to, entry.source));
+        }
     }
 }
