@@ -380,7 +380,7 @@ impl CompletionQueue {
     }
 
     /// Adds a completion without a reserved place, after [`CompletionQueue::has_room_for_post`].
-    #[inline]
+    #[inline(always)]
     pub fn push_at_once(&mut self, entry: Entry) {
         debug_assert!(self.has_room(), "there is room");
         self.append(entry);

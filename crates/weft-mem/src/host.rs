@@ -100,7 +100,7 @@ impl HostMemory {
     }
 
     /// Holds a buffer while an operation uses it.
-    #[inline]
+    #[inline(always)]
     pub fn attach(&mut self, buffer: Buffer) -> Result<LocalKey, AttachError> {
         self.uses_devices |= !buffer.is_host();
         let index = self.free;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use weft_core::address::{Address, PeerId};
 use weft_core::event::{CompletionFlags, CompletionKind, Entry, Failure, QueueId};
-use weft_core::memory::{LocalKey, Memory as _};
+use weft_core::memory::LocalKey;
 use weft_mem::Buffer;
 use weft_mem::lock::Guard;
 
@@ -89,7 +89,7 @@ impl CompletionQueue {
     }
 
     /// Shows the oldest completions where they are: see [`crate::raw::read_completions`].
-    #[inline]
+    #[inline(always)]
     pub(crate) fn show(&self, limit: usize, take: impl FnMut(&Ended<'_>) -> ControlFlow<()>) -> Result<usize> {
         let mut core = self.lock_with_completions();
         match core.show(self.inner.id, limit, take) {
@@ -429,32 +429,41 @@ impl Core {
     /// Shows the oldest completions of a queue and drops them with their buffers; gives how many.
     #[inline]
     fn show(&mut self, queue: QueueId, limit: usize, mut take: impl FnMut(&Ended<'_>) -> ControlFlow<()>) -> usize {
+        let mut aside = 0;
+        if !self.stash.queues.is_empty() {
+            match self.show_stashed(queue, limit, &mut take) {
+                ControlFlow::Continue(count) => aside = count,
+                ControlFlow::Break(count) => return count,
+            }
+        }
+        // Before any is shown: what it tells of has to be there.
+        if self.engine.completions(queue) == 0 || !self.settle() {
+            return aside;
+        }
+        let shown = self.engine.show_completions(queue, limit - aside, |addresses, queue, entry| {
+            take(&Ended::new(addresses, queue, entry))
+        });
+        aside + shown
+    }
+
+    /// The same for those that were taken aside. `Break`: no more are to be shown.
+    #[cold]
+    fn show_stashed(
+        &mut self,
+        queue: QueueId,
+        limit: usize,
+        take: &mut dyn FnMut(&Ended<'_>) -> ControlFlow<()>,
+    ) -> ControlFlow<usize, usize> {
         let mut count = 0;
-        while count < limit && !self.stash.queues.is_empty() {
+        while count < limit {
             let Some(aside) = self.stash.front(queue) else { break };
             if take(&Ended::from(&aside.to_entry(), aside.source)).is_break() {
-                return count;
+                return ControlFlow::Break(count);
             }
             self.stash.pop(queue);
             count += 1;
         }
-        // Before any is shown: what it tells of has to be there.
-        if count == limit || self.engine.completions(queue) == 0 || !self.settle() {
-            return count;
-        }
-        while count < limit {
-            let Some(entry) = self.engine.peek_completion(queue) else { break };
-            let local = entry.local;
-            if take(&Ended::new(&self.engine, queue, entry)).is_break() {
-                break;
-            }
-            self.engine.drop_completion(queue);
-            if local != LocalKey::NONE {
-                self.engine.memory_mut().release(local);
-            }
-            count += 1;
-        }
-        count
+        ControlFlow::Continue(count)
     }
 
     /// Takes all completions that wait, so that the memory their operations borrowed is given back.

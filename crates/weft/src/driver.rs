@@ -509,7 +509,7 @@ impl Core {
     pub(crate) fn is_ready(&self, awaited: Awaited) -> bool {
         match awaited {
             Awaited::Timeout => false,
-            Awaited::Completion(queue) => self.stash.holds(queue) || self.engine.completions(queue) > 0,
+            Awaited::Completion(queue) => self.engine.completions(queue) > 0 || self.stash.holds(queue),
             Awaited::Completions { queue, count } => {
                 self.stash.count(queue).saturating_add(self.engine.completions(queue)) >= count
             }

@@ -18,6 +18,7 @@ use crate::domain::Domain;
 use crate::driver::{Core, Progress};
 use crate::error::{Error, Refused, Result};
 use crate::limits::LINGER_MAX_US;
+use crate::local::Local;
 use crate::vector::{self, RemoteRange};
 
 /// Sends and receives; many peers through one endpoint, without connecting. Clones name the same endpoint. When the last
@@ -352,8 +353,13 @@ impl Endpoint {
 
     /// Does a command with bytes that stay the caller's, if that can be done before this returns: a peer on this machine,
     /// and nothing in the way. `None`: it has to be posted.
-    #[inline]
+    ///
+    /// Inlined with all that it calls: what a caller knows of its command when it is compiled is not asked again.
+    #[inline(always)]
     pub(crate) fn post_at_once(&self, command: &mut Command, bytes: Segment<'_>) -> Option<Result<(), PostError>> {
+        if !Local::could_do_at_once(command) {
+            return None;
+        }
         command.endpoint = self.inner.id;
         command.length = u32::try_from(bytes.len()).ok()?;
         command.flags = command.flags.without(CommandFlags::PART | CommandFlags::COUNTED);
@@ -445,16 +451,17 @@ impl Endpoint {
         self.enlist(claim, &mut receive, buffer).map(|()| receive.context)
     }
 
-    /// Posts a receive with its buffer; its local key is filled in here.
-    #[inline]
+    /// Posts a receive with its buffer; its local key is filled in here. Inlined as [`Endpoint::post_at_once`] is.
+    #[inline(always)]
     pub(crate) fn enlist(&self, claim: Option<ClaimId>, receive: &mut Receive, buffer: Buffer) -> Result<(), Refused> {
         if !buffer.is_writable() && !buffer.is_empty() {
             return Err(Refused { error: PostError::BadBuffer.into(), buffer: Some(buffer) });
         }
         let mut core = self.domain().nic().lock();
         let core = &mut *core;
+        let length = buffer.len() as u64;
         receive.local = core.attach(buffer)?;
-        if claim.is_some() || !core.engine.enlist_simply(receive) {
+        if claim.is_some() || !core.engine.enlist_simply(receive, length) {
             core.post_receive_anyhow(claim, *receive)?;
         }
         core.received();
@@ -547,6 +554,9 @@ impl Core {
     #[inline]
     fn do_local_at_once<'a>(&mut self, command: &mut Command, payload: Payload<'a>) -> Result<(), NotDone<'a>> {
         let Some(local) = &mut self.local else { return Err(NotDone::Later(payload)) };
+        if !Local::could_do_at_once(command) {
+            return Err(NotDone::Later(payload));
+        }
         let bytes = match &payload {
             Payload::Copy(bytes) => Some(Segment::from_slice(bytes)),
             Payload::Whole(buffer) if self.engine.memory().has_room() => buffer.segment(),
@@ -637,7 +647,7 @@ impl Core {
     }
 
     /// Makes a buffer the engine's; an empty one is none.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn attach(&mut self, buffer: Buffer) -> Result<LocalKey, Refused> {
         self.engine.memory_mut().attach(buffer).map_err(Refused::from)
     }

@@ -23,6 +23,7 @@ use alloc::collections::{BTreeSet, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::{Ipv4Addr, SocketAddr};
+use core::ops::ControlFlow;
 
 use hashbrown::HashMap;
 use weft_wire::table::Decoded;
@@ -33,7 +34,7 @@ use crate::command::{Command, EndpointId};
 use crate::event::{Completion, CompletionQueue, Counter, CounterId, Entry, QueueId};
 use crate::hash::{Keyed, Peer};
 use crate::matching::{Posted, Unexpected};
-use crate::memory::{Granted, Memory};
+use crate::memory::{Granted, LocalKey, Memory};
 use crate::packet::{Codec, SESSION_BYTES, TRAILER_BYTES, TRANSPORT_BYTES};
 use crate::random::Random;
 use crate::reliable::entry::Entries;
@@ -573,6 +574,36 @@ impl<M: Memory> Engine<M> {
     /// Who sent the message that the oldest completion of a queue tells of.
     pub fn completion_source(&self, queue: QueueId) -> Option<Address> {
         self.queues.get(queue.0 as usize)?.source(&self.addresses)
+    }
+
+    /// Shows the oldest completions of a queue to `take`, `limit` at most, and takes them out with their buffers; gives how
+    /// many. `take` gets the queue too, whose first entry it is, and where sources have their names. `Break`: this one
+    /// stays, and no more are shown.
+    #[inline(always)]
+    pub fn show_completions(
+        &mut self,
+        queue: QueueId,
+        limit: usize,
+        mut take: impl FnMut(&AddressVector, &CompletionQueue, &Entry) -> ControlFlow<()>,
+    ) -> usize {
+        let Some(shown) = self.queues.get_mut(queue.0 as usize) else { return 0 };
+        let mut count = 0;
+        while count < limit {
+            let Some(entry) = shown.front() else { break };
+            let local = entry.local;
+            if take(&self.addresses, shown, entry).is_break() {
+                break;
+            }
+            shown.drop_front();
+            if local != LocalKey::NONE {
+                self.memory.release(local);
+            }
+            count += 1;
+        }
+        if count > 0 && self.credits_owed {
+            self.grant_credits(queue);
+        }
+        count
     }
 
     /// Takes the oldest completion out of a queue.

@@ -96,7 +96,7 @@ impl<M: Memory> Engine<M> {
 
     /// Checks a command that will be done when it is posted, and that its completion has a place. Nothing is kept: the
     /// next call is [`Engine::report_done`], or none.
-    #[inline]
+    #[inline(always)]
     pub fn admit_done(&self, command: &Command) -> Result<Admitted, PostError> {
         let endpoint = self.endpoint(command.endpoint).ok_or(PostError::NoSuchEndpoint)?;
         if endpoint.kind != EndpointKind::Reliable {
@@ -112,7 +112,7 @@ impl<M: Memory> Engine<M> {
     }
 
     /// A command that was done at once. `local` is the buffer that its completion gives back.
-    #[inline]
+    #[inline(always)]
     pub fn report_done(&mut self, command: &Command, admitted: Admitted, local: LocalKey) {
         if admitted.counter.is_some() {
             self.count(admitted.counter, true);
@@ -517,7 +517,7 @@ fn abandon(tracker: &mut Tracker, handle: u16) {
     }
 }
 
-#[inline]
+#[inline(always)]
 fn counter_of(endpoint: &Endpoint, operation: Operation) -> Option<CounterId> {
     let bindings = &endpoint.bindings;
     match operation {
@@ -535,7 +535,7 @@ pub struct Admitted {
     counter: Option<CounterId>,
 }
 
-#[inline]
+#[inline(always)]
 fn kind_of(operation: Operation) -> CompletionKind {
     match operation {
         Operation::Read | Operation::Pull => CompletionKind::Read,

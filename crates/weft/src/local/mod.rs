@@ -271,20 +271,26 @@ impl Local {
         Some(Ok(()))
     }
 
-    /// Does a command at once, with bytes that are the caller's: a message into the ring, a write straight into the peer's
-    /// memory. `None`: that is not possible now. `Ok`: it has to be reported as done.
-    #[inline]
+    /// Whether a command is one that [`Local::do_at_once`] may do.
+    #[inline(always)]
+    pub(crate) fn could_do_at_once(command: &Command) -> bool {
+        let simple = matches!(command.operation, Operation::Send | Operation::TaggedSend | Operation::Write);
+        let plain = simple && command.level != Level::Delivered && !command.has(CommandFlags::FENCE);
+        // What is injected with a completion has that before it is under way.
+        let injected = command.level == Level::Injected && !command.has(CommandFlags::SILENT);
+        plain && !injected
+    }
+
+    /// Does such a command at once, with bytes that are the caller's: a message into the ring, a write straight into the
+    /// peer's memory. `None`: that is not possible now. `Ok`: it has to be reported as done.
+    #[inline(always)]
     pub(crate) fn do_at_once(
         &mut self,
         engine: &mut Engine<HostMemory>,
         command: &Command,
         bytes: Segment<'_>,
     ) -> Option<Result<Admitted, PostError>> {
-        let simple = matches!(command.operation, Operation::Send | Operation::TaggedSend | Operation::Write);
-        let plain = simple && command.level != Level::Delivered && !command.has(CommandFlags::FENCE);
-        // What is injected with a completion has that before it is under way.
-        let injected = command.level == Level::Injected && !command.has(CommandFlags::SILENT);
-        let index = self.route_to(engine, command.endpoint, command.peer).filter(|_| plain && !injected)?;
+        let index = self.route_to(engine, command.endpoint, command.peer)?;
         let route = self.routes.get_mut(index as usize)?.as_mut()?;
         // What is done cannot be refused any more.
         let admitted = match engine.admit_done(command) {

@@ -6,15 +6,18 @@ impl<M: Memory> Engine<M> {
     /// Takes a buffer for messages. A message that waits is taken at once.
     #[inline]
     pub fn post_receive(&mut self, now: Time, receive: &Receive) -> Result<(), PostError> {
-        if self.enlist_simply(receive) { Ok(()) } else { self.post_receive_anyhow(now, *receive) }
+        let length = self.memory.local_length(receive.local).unwrap_or(0);
+        if self.enlist_simply(receive, length) { Ok(()) } else { self.post_receive_anyhow(now, *receive) }
     }
 
     /// The usual case of [`Engine::post_receive`], step by step in one place: no message waits for it, nor does a sender, so
-    /// that it needs no time. False: it is another case, or wrong, and nothing was changed.
-    #[inline]
-    pub fn enlist_simply(&mut self, receive: &Receive) -> bool {
+    /// that it needs no time. `length` is that of the local buffer. False: it is another case, or wrong, and nothing was
+    /// changed.
+    #[inline(always)]
+    pub fn enlist_simply(&mut self, receive: &Receive, length: u64) -> bool {
         let special = receive.multi.is_some() || receive.counter.is_some() || receive.announce;
-        if special || self.credits_owed || self.check_local(receive.local, receive.offset, receive.length).is_err() {
+        let inside = receive.offset.checked_add(receive.length).is_some_and(|end| end <= length);
+        if special || self.credits_owed || !inside {
             return false;
         }
         let source = match receive.source {
