@@ -74,6 +74,51 @@ pub(crate) struct Made {
     pub(crate) reason: i32,
 }
 
+/// What becomes of a completion that is not as most are.
+enum Rare {
+    /// An entry.
+    Entry(Made),
+    /// An error, to be read as such.
+    Error,
+    /// Nobody waits for it any more.
+    Nothing,
+}
+
+/// A completion of the NIC in no format, but for what is special about it.
+#[inline(always)]
+fn plain_entry(completion: &Ended<'_>) -> Made {
+    let mut flags = match completion.kind {
+        CompletionKind::Send => FI_SEND | FI_MSG,
+        CompletionKind::TaggedSend => FI_SEND | FI_TAGGED,
+        CompletionKind::Receive => FI_RECV | FI_MSG,
+        CompletionKind::TaggedReceive => FI_RECV | FI_TAGGED,
+        CompletionKind::Write => FI_WRITE | FI_RMA,
+        CompletionKind::Read => FI_READ | FI_RMA,
+        CompletionKind::Atomic => FI_WRITE | FI_ATOMIC,
+        CompletionKind::FetchAtomic => FI_READ | FI_ATOMIC,
+        CompletionKind::RemoteWrite => FI_REMOTE_WRITE | FI_RMA,
+        CompletionKind::BufferReleased => FI_RECV | FI_MSG,
+        CompletionKind::Announced => FI_RECV | FI_MSG,
+        CompletionKind::TaggedAnnounced => FI_RECV | FI_TAGGED,
+    };
+    let received = flags & (FI_RECV | FI_REMOTE_WRITE) != 0;
+    if completion.immediate.is_some() {
+        flags |= FI_REMOTE_CQ_DATA;
+    }
+    Made {
+        context: completion.context,
+        flags,
+        // Of what was sent, the interface tells no length.
+        length: if received { completion.length as usize } else { 0 },
+        buffer: 0,
+        data: completion.immediate.unwrap_or(0),
+        tag: completion.tag,
+        source: FI_ADDR_NOTAVAIL,
+        error: 0,
+        reason: 0,
+    }
+}
+
 /// A format of entries.
 trait Format {
     fn of(made: &Made) -> Self;
@@ -221,47 +266,27 @@ impl Queue {
         }
     }
 
+    /// A completion of the NIC that is not as most are.
+    #[cold]
+    fn rare_entry(&self, completion: &Ended<'_>) -> Rare {
+        if completion.result.is_err() || self.is_of_unknown(completion) {
+            Rare::Error
+        } else if self.announcements.is_forgotten(completion) {
+            Rare::Nothing
+        } else {
+            Rare::Entry(self.entry(completion))
+        }
+    }
+
     /// A completion of the NIC in no format.
-    #[inline(always)]
     fn entry(&self, completion: &Ended<'_>) -> Made {
-        let mut flags = match completion.kind {
-            CompletionKind::Send => FI_SEND | FI_MSG,
-            CompletionKind::TaggedSend => FI_SEND | FI_TAGGED,
-            CompletionKind::Receive => FI_RECV | FI_MSG,
-            CompletionKind::TaggedReceive => FI_RECV | FI_TAGGED,
-            CompletionKind::Write => FI_WRITE | FI_RMA,
-            CompletionKind::Read => FI_READ | FI_RMA,
-            CompletionKind::Atomic => FI_WRITE | FI_ATOMIC,
-            CompletionKind::FetchAtomic => FI_READ | FI_ATOMIC,
-            CompletionKind::RemoteWrite => FI_REMOTE_WRITE | FI_RMA,
-            CompletionKind::BufferReleased => FI_RECV | FI_MSG,
-            CompletionKind::Announced => FI_RECV | FI_MSG,
-            CompletionKind::TaggedAnnounced => FI_RECV | FI_TAGGED,
-        };
-        let mut context = completion.context;
-        let mut buffer = 0;
-        if completion.immediate.is_some() {
-            flags |= FI_REMOTE_CQ_DATA;
-        }
-        // One test for what is rare.
+        let mut made = plain_entry(completion);
         if completion.flags.intersects(SPECIAL) {
-            let more;
-            (context, buffer, more) = self.special(completion);
-            flags |= more;
+            let (context, buffer, more) = self.special(completion);
+            (made.context, made.buffer) = (context, buffer);
+            made.flags |= more;
         }
-        let received = flags & (FI_RECV | FI_REMOTE_WRITE) != 0;
-        Made {
-            context,
-            flags,
-            // Of what was sent, the interface tells no length.
-            length: if received { completion.length as usize } else { 0 },
-            buffer,
-            data: completion.immediate.unwrap_or(0),
-            tag: completion.tag,
-            source: FI_ADDR_NOTAVAIL,
-            error: 0,
-            reason: 0,
-        }
+        made
     }
 
     /// Context, buffer and further flags of a receive that is not plain.
@@ -321,27 +346,28 @@ impl Queue {
             // SAFETY: as the caller says.
             read = unsafe { self.read_made(into, count, sources) };
         }
-        if read == count && count > 0 {
-            return Ok(read);
+        if read == count {
+            return if count == 0 { self.has_entries().map(|_| 0) } else { Ok(read) };
         }
-        let (mut failed, room) = (false, (count - read).max(1));
+        let mut failed = false;
+        let room = count - read;
         let names_matter = self.sources_must_have_names.load(Ordering::Relaxed);
         let each = |completion: &Ended<'_>| {
-            // One test for what is rare.
-            let rare = completion.result.is_err() || completion.flags.intersects(SPECIAL) || names_matter || count == 0;
-            if rare {
-                let is_error = completion.result.is_err() || self.is_of_unknown(completion);
-                if is_error || count == 0 {
-                    failed = is_error;
-                    return ControlFlow::Break(());
+            let made = if completion.result.is_ok() && !completion.flags.intersects(SPECIAL) && !names_matter {
+                plain_entry(completion)
+            } else {
+                match self.rare_entry(completion) {
+                    Rare::Entry(made) => made,
+                    Rare::Error => {
+                        failed = true;
+                        return ControlFlow::Break(());
+                    }
+                    Rare::Nothing => return ControlFlow::Continue(()),
                 }
-                if self.announcements.is_forgotten(completion) {
-                    return ControlFlow::Continue(());
-                }
-            }
+            };
             // SAFETY: as the caller says; no more are shown than there is room for.
             unsafe {
-                into.add(read).write(F::of(&self.entry(completion)));
+                into.add(read).write(F::of(&made));
                 if !sources.is_null() {
                     sources.add(read).write(self.name(completion));
                 }
@@ -354,9 +380,6 @@ impl Queue {
             return Ok(read);
         }
         self.announcements.refill();
-        if count == 0 {
-            return Ok(0);
-        }
         let failed = failed || self.made_count.load(Ordering::Acquire) > 0;
         Err(if failed { -FI_EAVAIL } else { -FI_EAGAIN })
     }

@@ -4,7 +4,7 @@
 use std::ffi::c_void;
 
 use libc::iovec;
-use weft::raw::{Buffer, Command, CommandFlags, Deferred, DeferredId, DeferredWork, Operation, Receive, Segment};
+use weft::raw::{Buffer, Command, CommandFlags, Deferred, DeferredId, DeferredWork, Lent, Operation, Receive, Segment};
 use weft::{Level, PeerId};
 
 use crate::abi::*;
@@ -407,11 +407,9 @@ pub(crate) fn receive(endpoint: &Endpoint, call: &ReceiveCall) -> Result<usize> 
         && descriptor.is_null()
         && call.flags & SPECIAL_RECEIVE == 0
     {
-        let receive = receive_of(live, call)?;
-        return posted(
-            live,
-            weft::raw::post_receive(&live.endpoint, &receive, host_buffer(pointer, length, true)),
-        );
+        // SAFETY: the caller of the interface leaves the memory to the NIC until the completion.
+        let lent = unsafe { Lent::from_raw(pointer.cast(), length) };
+        return posted(live, weft::raw::post_receive_lent(&live.endpoint, &receive_of(live, call)?, lent));
     }
     receive_anyhow(endpoint, live, *call)
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use weft_core::address::{Address, PeerId};
 use weft_core::event::{CompletionFlags, CompletionKind, Entry, Failure, QueueId};
-use weft_core::memory::LocalKey;
+use weft_core::memory::{LocalKey, Memory as _};
 use weft_mem::Buffer;
 use weft_mem::lock::Guard;
 
@@ -355,8 +355,10 @@ impl Stash {
         }
     }
 
-    fn front(&self, queue: QueueId) -> Option<&Completion> {
-        self.queues.iter().find(|(id, _)| *id == queue)?.1.front()
+    #[cold]
+    fn front_entry(&self, queue: QueueId) -> Option<(Entry, Option<Address>)> {
+        let completion = self.queues.iter().find(|(id, _)| *id == queue)?.1.front()?;
+        Some((completion.to_entry(), completion.source))
     }
 
     fn pop(&mut self, queue: QueueId) -> Option<Completion> {
@@ -426,44 +428,37 @@ impl Core {
         true
     }
 
-    /// Shows the oldest completions of a queue and drops them with their buffers; gives how many.
-    #[inline]
+    /// Shows the oldest completions of a queue and drops them with their buffers; gives how many. `take` is called in one
+    /// place, so that the compiler puts it there.
+    #[inline(always)]
     fn show(&mut self, queue: QueueId, limit: usize, mut take: impl FnMut(&Ended<'_>) -> ControlFlow<()>) -> usize {
-        let mut aside = 0;
-        if !self.stash.queues.is_empty() {
-            match self.show_stashed(queue, limit, &mut take) {
-                ControlFlow::Continue(count) => aside = count,
-                ControlFlow::Break(count) => return count,
-            }
-        }
         // Before any is shown: what it tells of has to be there.
-        if self.engine.completions(queue) == 0 || !self.settle() {
-            return aside;
-        }
-        let shown = self.engine.show_completions(queue, limit - aside, |addresses, queue, entry| {
-            take(&Ended::new(addresses, queue, entry))
-        });
-        aside + shown
-    }
-
-    /// The same for those that were taken aside. `Break`: no more are to be shown.
-    #[cold]
-    fn show_stashed(
-        &mut self,
-        queue: QueueId,
-        limit: usize,
-        take: &mut dyn FnMut(&Ended<'_>) -> ControlFlow<()>,
-    ) -> ControlFlow<usize, usize> {
+        let limit = if self.settle() { limit } else { limit.min(self.stash.count(queue)) };
+        let mut aside = if self.stash.queues.is_empty() { None } else { self.stash.front_entry(queue) };
         let mut count = 0;
+        let Some((addresses, shown, memory)) = self.engine.completions_of(queue) else { return 0 };
         while count < limit {
-            let Some(aside) = self.stash.front(queue) else { break };
-            if take(&Ended::from(&aside.to_entry(), aside.source)).is_break() {
-                return ControlFlow::Break(count);
+            let (ended, local, flags) = match (&aside, shown.front()) {
+                (Some((entry, source)), _) => (Ended::from(entry, *source), LocalKey::NONE, entry.flags),
+                (None, Some(entry)) => (Ended::new(addresses, shown, entry), entry.local, entry.flags),
+                (None, None) => break,
+            };
+            if take(&ended).is_break() {
+                break;
             }
-            self.stash.pop(queue);
             count += 1;
+            if aside.is_some() {
+                self.stash.pop(queue);
+                aside = self.stash.front_entry(queue);
+                continue;
+            }
+            shown.drop_shown(flags);
+            if local != LocalKey::NONE {
+                memory.release(local);
+            }
         }
-        ControlFlow::Continue(count)
+        self.engine.completions_taken(queue);
+        count
     }
 
     /// Takes all completions that wait, so that the memory their operations borrowed is given back.

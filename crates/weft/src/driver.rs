@@ -53,7 +53,7 @@ impl Nic {
 
     /// The engine and its link. A panic of another thread inside of it can leave an operation unfinished, but memory is
     /// checked at every use, so going on is safe.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn lock(&self) -> Guard<'_, Core> {
         self.core.lock()
     }
@@ -469,7 +469,7 @@ impl Core {
 
     /// After anything may have changed: does what counters have triggered, then wakes those who have got what they sleep
     /// for, and those who sleep longer than they may.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn notify(&mut self) {
         if self.engine.has_triggered() || self.deferred.is_waiting() {
             self.fire();

@@ -10,7 +10,7 @@ use weft_core::command::{Command, CommandFlags, EndpointId, Operation, PostError
 use weft_core::engine::{Bindings, ClaimId, EndpointKind, Opening, Peek, Peeked, Side};
 use weft_core::event::{Failure, QueueId};
 use weft_core::memory::LocalKey;
-use weft_mem::{Buffer, Segment};
+use weft_mem::{Buffer, Lent, Segment};
 
 use crate::completion_queue::CompletionQueue;
 use crate::counter::Counter;
@@ -368,14 +368,9 @@ impl Endpoint {
         }
         let mut core = self.domain().nic().lock();
         let core = &mut *core;
-        match core.local.as_mut()?.do_at_once(&mut core.engine, command, bytes)? {
-            Ok(admitted) => {
-                core.engine.report_done(command, admitted, LocalKey::NONE);
-                core.notify();
-                Some(Ok(()))
-            }
-            Err(error) => Some(Err(error)),
-        }
+        let done = core.local.as_mut()?.do_and_report(&mut core.engine, command, bytes)?;
+        core.notify();
+        Some(done)
     }
 
     /// Posts a command with its bytes; gives its context.
@@ -451,8 +446,25 @@ impl Endpoint {
         self.enlist(claim, &mut receive, buffer).map(|()| receive.context)
     }
 
-    /// Posts a receive with its buffer; its local key is filled in here. Inlined as [`Endpoint::post_at_once`] is.
+    /// Posts a receive with memory that was lent; its local key is filled in here. Inlined as [`Endpoint::post_at_once`]
+    /// is.
     #[inline(always)]
+    pub(crate) fn enlist_lent(&self, mut receive: Receive, lent: Lent) -> Result<(), Refused> {
+        let mut core = self.domain().nic().lock();
+        let core = &mut *core;
+        receive.local = match core.engine.memory_mut().attach_lent(lent) {
+            Some(local) => local,
+            None => core.attach(lent.into())?,
+        };
+        if !core.engine.enlist_simply(&receive, lent.len() as u64) {
+            core.post_receive_anyhow(None, receive)?;
+        }
+        core.received();
+        Ok(())
+    }
+
+    /// Posts a receive with its buffer; its local key is filled in here.
+    #[inline]
     pub(crate) fn enlist(&self, claim: Option<ClaimId>, receive: &mut Receive, buffer: Buffer) -> Result<(), Refused> {
         if !buffer.is_writable() && !buffer.is_empty() {
             return Err(Refused { error: PostError::BadBuffer.into(), buffer: Some(buffer) });
@@ -647,7 +659,7 @@ impl Core {
     }
 
     /// Makes a buffer the engine's; an empty one is none.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn attach(&mut self, buffer: Buffer) -> Result<LocalKey, Refused> {
         self.engine.memory_mut().attach(buffer).map_err(Refused::from)
     }

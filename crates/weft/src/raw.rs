@@ -11,7 +11,7 @@ pub use weft_core::memory::LocalKey;
 /// registered.
 pub use weft_mem::MemoryRegion as Memory;
 pub use weft_mem::lock::OneAtATime;
-pub use weft_mem::{Addressing, Buffer, Segment};
+pub use weft_mem::{Addressing, Buffer, Lent, Segment};
 
 pub use crate::deferred::{
     Deferred, DeferredId, DeferredWork, Withdrawn, cancel_deferred, defer, deferred, flush_deferred,
@@ -157,11 +157,19 @@ pub fn post_copy(endpoint: &Endpoint, command: &Command, bytes: &[u8]) -> Result
 }
 
 /// Posts a receive of which `offset` and `length` name a part of `buffer`; its endpoint and local key are filled in here.
-#[inline(always)]
+#[inline]
 pub fn post_receive(endpoint: &Endpoint, receive: &Receive, buffer: Buffer) -> Result<(), Refused> {
     let mut receive = *receive;
     receive.endpoint = endpoint.id();
     endpoint.enlist(None, &mut receive, buffer)
+}
+
+/// As [`post_receive`], with memory that was lent. Inlined, as [`do_at_once`] is.
+#[inline(always)]
+pub fn post_receive_lent(endpoint: &Endpoint, receive: &Receive, lent: Lent) -> Result<(), Refused> {
+    let mut receive = *receive;
+    receive.endpoint = endpoint.id();
+    endpoint.enlist_lent(receive, lent)
 }
 
 /// A completion where it waits. [`Ended::source`] tells who sent a message; all else is in the entry itself.

@@ -23,7 +23,6 @@ use alloc::collections::{BTreeSet, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::{Ipv4Addr, SocketAddr};
-use core::ops::ControlFlow;
 
 use hashbrown::HashMap;
 use weft_wire::table::Decoded;
@@ -34,7 +33,7 @@ use crate::command::{Command, EndpointId};
 use crate::event::{Completion, CompletionQueue, Counter, CounterId, Entry, QueueId};
 use crate::hash::{Keyed, Peer};
 use crate::matching::{Posted, Unexpected};
-use crate::memory::{Granted, LocalKey, Memory};
+use crate::memory::{Granted, Memory};
 use crate::packet::{Codec, SESSION_BYTES, TRAILER_BYTES, TRANSPORT_BYTES};
 use crate::random::Random;
 use crate::reliable::entry::Entries;
@@ -47,7 +46,7 @@ use crate::trigger::Triggers;
 
 pub use count::Touched;
 pub use endpoint::{OpenError, Opening, Side};
-pub use post::Admitted;
+pub use post::{Admitted, ReportPlace};
 
 use message::{Claim, Message, PostedReceive, Pull, Shared, UnexpectedMessage};
 pub use message::{ClaimId, Peek, Peeked};
@@ -576,34 +575,19 @@ impl<M: Memory> Engine<M> {
         self.queues.get(queue.0 as usize)?.source(&self.addresses)
     }
 
-    /// Shows the oldest completions of a queue to `take`, `limit` at most, and takes them out with their buffers; gives how
-    /// many. `take` gets the queue too, whose first entry it is, and where sources have their names. `Break`: this one
-    /// stays, and no more are shown.
-    #[inline(always)]
-    pub fn show_completions(
-        &mut self,
-        queue: QueueId,
-        limit: usize,
-        mut take: impl FnMut(&AddressVector, &CompletionQueue, &Entry) -> ControlFlow<()>,
-    ) -> usize {
-        let Some(shown) = self.queues.get_mut(queue.0 as usize) else { return 0 };
-        let mut count = 0;
-        while count < limit {
-            let Some(entry) = shown.front() else { break };
-            let local = entry.local;
-            if take(&self.addresses, shown, entry).is_break() {
-                break;
-            }
-            shown.drop_front();
-            if local != LocalKey::NONE {
-                self.memory.release(local);
-            }
-            count += 1;
-        }
-        if count > 0 && self.credits_owed {
+    /// A queue, for who takes several completions out of it: where their sources have names, the queue, and the memory that
+    /// has their buffers. [`Engine::completions_taken`] follows.
+    #[inline]
+    pub fn completions_of(&mut self, queue: QueueId) -> Option<(&AddressVector, &mut CompletionQueue, &mut M)> {
+        Some((&self.addresses, self.queues.get_mut(queue.0 as usize)?, &mut self.memory))
+    }
+
+    /// Completions were taken out of a queue: who was held back for want of room may be told.
+    #[inline]
+    pub fn completions_taken(&mut self, queue: QueueId) {
+        if self.credits_owed {
             self.grant_credits(queue);
         }
-        count
     }
 
     /// Takes the oldest completion out of a queue.

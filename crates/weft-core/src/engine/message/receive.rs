@@ -33,7 +33,7 @@ impl<M: Memory> Engine<M> {
         }
         let (posted, unexpected) = lists(endpoint, receive.tagged);
         let (tag, ignore) = if receive.tagged { (receive.tag, receive.ignore) } else { (0, 0) };
-        let item = PostedReceive { receive: *receive, shared: None };
+        let item = PostedReceive::new(receive, None);
         unexpected.is_empty() && posted.post(source, tag, ignore, item).is_ok()
     }
 
@@ -87,7 +87,7 @@ impl<M: Memory> Engine<M> {
         let queue = self.endpoint(receive.endpoint).and_then(|endpoint| endpoint.bindings.receive_queue);
         let room = self.reserve(queue);
         if room {
-            self.cancelled(receive.endpoint, &PostedReceive { receive: *receive, shared: None }, failure);
+            self.cancelled(receive.endpoint, &PostedReceive::new(receive, None), failure);
         }
         room
     }
@@ -184,7 +184,7 @@ impl<M: Memory> Engine<M> {
     ) -> Result<(), PostError> {
         let (posted, _) = self.lists_of(receive.endpoint, receive.tagged).ok_or(PostError::NoSuchEndpoint)?;
         let (tag, ignore) = if receive.tagged { (receive.tag, receive.ignore) } else { (0, 0) };
-        let posted = posted.post(source, tag, ignore, PostedReceive { receive: *receive, shared });
+        let posted = posted.post(source, tag, ignore, PostedReceive::new(receive, shared));
         posted.map(|_| ()).map_err(|_| PostError::QueueFull)
     }
 
