@@ -380,7 +380,7 @@ impl CompletionQueue {
     }
 
     /// Adds a completion without a reserved place, after [`CompletionQueue::has_room_for_post`].
-    #[inline]
+    #[inline(always)]
     pub fn push_at_once(&mut self, entry: Entry) {
         debug_assert!(self.has_room(), "there is room");
         self.append(entry);
@@ -396,7 +396,7 @@ impl CompletionQueue {
 
     /// The oldest completion, left where it is.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn front(&self) -> Option<&Entry> {
         if self.len == 0 { None } else { self.entries.get(self.head) }
     }
@@ -412,10 +412,18 @@ impl CompletionQueue {
     }
 
     /// Takes the oldest completion out.
-    #[inline]
+    #[inline(always)]
     pub fn drop_front(&mut self) {
         let Some(entry) = self.front() else { return };
-        let stranger = entry.flags.contains(CompletionFlags::FROM_STRANGER);
+        let flags = entry.flags;
+        self.drop_shown(flags);
+    }
+
+    /// The same, of an entry that [`CompletionQueue::front`] has just given, with these flags.
+    #[inline(always)]
+    pub fn drop_shown(&mut self, flags: CompletionFlags) {
+        debug_assert!(self.len > 0, "there is an entry");
+        let stranger = flags.contains(CompletionFlags::FROM_STRANGER);
         self.head = self.place(1);
         self.len -= 1;
         if stranger {

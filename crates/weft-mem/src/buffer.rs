@@ -33,6 +33,8 @@ pub struct Buffer {
 enum Owner {
     /// The caller's, or static.
     Lent,
+    /// The caller's, of the host and writable, and nobody wants the buffer back: it ends when its operation does.
+    Given,
     /// Of a vector or box: a vector keeps its memory where it is when it is moved.
     Vec(Vec<u8>),
     /// A copy, in a vector that is used again for the next copy.
@@ -44,6 +46,50 @@ enum Owner {
     Pieces(Vec<Piece>),
     #[expect(dead_code, reason = "its end is what counts")]
     Borrowed(Loan),
+}
+
+/// Memory of the caller's that is to be a buffer, and that nobody wants back from its operation.
+#[derive(Clone, Copy, Debug)]
+pub struct Lent {
+    pointer: NonNull<u8>,
+    length: usize,
+}
+
+impl Lent {
+    /// Memory that may be written and read.
+    ///
+    /// # Safety
+    /// As [`Buffer::from_raw`], for every buffer that is made of it.
+    #[must_use]
+    #[inline]
+    pub unsafe fn from_raw(pointer: *mut u8, length: usize) -> Lent {
+        Lent { pointer: NonNull::new(pointer).unwrap_or(NonNull::dangling()), length }
+    }
+
+    /// Bytes.
+    #[must_use]
+    #[inline]
+    pub fn len(self) -> usize {
+        self.length
+    }
+
+    /// Whether it has no bytes.
+    #[must_use]
+    #[inline]
+    pub fn is_empty(self) -> bool {
+        self.length == 0
+    }
+}
+
+// SAFETY: the contract of `Buffer::from_raw` permits every thread.
+unsafe impl Send for Lent {}
+
+impl From<Lent> for Buffer {
+    #[inline(always)]
+    fn from(lent: Lent) -> Buffer {
+        let Lent { pointer, length } = lent;
+        Buffer { pointer, length, writable: true, place: Place::HOST, owner: Owner::Given }
+    }
 }
 
 struct List {
@@ -229,7 +275,13 @@ impl Buffer {
     /// Whether it is memory of the caller, so that nothing is to be done when it is dropped.
     #[inline]
     pub(crate) fn is_lent(&self) -> bool {
-        matches!(self.owner, Owner::Lent)
+        matches!(self.owner, Owner::Lent | Owner::Given)
+    }
+
+    /// Where it is and its bytes, if it was made of a [`Lent`].
+    #[inline(always)]
+    pub(crate) fn given(&self) -> Option<(NonNull<u8>, usize)> {
+        matches!(self.owner, Owner::Given).then_some((self.pointer, self.length))
     }
 
     /// The same buffer, put together anew where it goes if it is memory of the caller: who loads what has just been stored
@@ -439,7 +491,7 @@ impl From<Vec<Buffer>> for Buffer {
 impl fmt::Debug for Buffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match &self.owner {
-            Owner::Lent => "lent",
+            Owner::Lent | Owner::Given => "lent",
             Owner::Vec(_) => "owned",
             Owner::Inline(_) => "copied",
             Owner::Shared(_) => "shared",

@@ -30,24 +30,35 @@ mod x86 {
 
     /// # Safety
     /// As [`super::copy`].
-    #[inline]
+    #[inline(always)]
     pub(super) unsafe fn copy(destination: *mut u8, source: *const u8, length: usize) {
+        if !matches!(length, 8..=16) {
+            // SAFETY: as the caller promised.
+            return unsafe { copy_any(destination, source, length) };
+        }
+        // Most short messages have this length: it is copied where this is called.
+        // SAFETY: both halves, which may overlap in the middle, lie in what the caller vouches for; the assembly reads and
+        // writes only that, and clobbers what it names.
+        unsafe {
+            asm!(
+                "mov {a}, qword ptr [{s}]",
+                "mov {b}, qword ptr [{s} + {n} - 8]",
+                "mov qword ptr [{d}], {a}",
+                "mov qword ptr [{d} + {n} - 8], {b}",
+                s = in(reg) source, d = in(reg) destination, n = in(reg) length,
+                a = out(reg) _, b = out(reg) _, options(nostack, preserves_flags)
+            );
+        }
+    }
+
+    /// # Safety
+    /// As [`super::copy`]; `length` is not one that [`copy`] does itself.
+    #[inline(never)]
+    unsafe fn copy_any(destination: *mut u8, source: *const u8, length: usize) {
         // Short copies are two halves that may overlap in the middle, so that no branch depends on the exact length.
         // SAFETY: in each arm the offsets are at least 0 and at most `length`, for which the caller vouches; the
         // assembly reads and writes only that, and clobbers what it names.
         unsafe {
-            if matches!(length, 8..=16) {
-                // Most short messages have this length: it is asked for first.
-                asm!(
-                    "mov {a}, qword ptr [{s}]",
-                    "mov {b}, qword ptr [{s} + {n} - 8]",
-                    "mov qword ptr [{d}], {a}",
-                    "mov qword ptr [{d} + {n} - 8], {b}",
-                    s = in(reg) source, d = in(reg) destination, n = in(reg) length,
-                    a = out(reg) _, b = out(reg) _, options(nostack, preserves_flags)
-                );
-                return;
-            }
             match length {
                 0 => {}
                 1 => destination.write_volatile(source.read_volatile()),
@@ -67,7 +78,7 @@ mod x86 {
                     s = in(reg) source, d = in(reg) destination, n = in(reg) length,
                     a = out(reg) _, b = out(reg) _, options(nostack, preserves_flags)
                 ),
-                // Was copied above.
+                // Was copied before.
                 8..=16 => {}
                 17..=32 => asm!(
                     "movups {a}, [{s}]",

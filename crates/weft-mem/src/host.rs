@@ -9,7 +9,7 @@ use weft_core::atomic::{AtomicCall, AtomicClass, AtomicOperation, Datatype};
 use weft_core::memory::{Access, Fault, Granted, LocalKey, Memory};
 
 use crate::atomic::{self, Values};
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, Lent};
 use crate::device::{DeviceError, Handle, Place};
 use crate::foreign::{Copies, Copying, DeviceGrant, Foreign, Inside, Plan, Way};
 use crate::keys::Keys;
@@ -112,6 +112,18 @@ impl HostMemory {
             return Ok(local_key(index, slot.generation));
         }
         self.attach_new(buffer)
+    }
+
+    /// As [`HostMemory::attach`], for memory that was lent. `None`: a slot has to be made first, which that does.
+    #[inline(always)]
+    pub fn attach_lent(&mut self, lent: Lent) -> Option<LocalKey> {
+        let index = self.free;
+        let slot = self.locals.get_mut(index as usize)?;
+        self.free = slot.next;
+        slot.next = NO_SLOT;
+        // A free slot has no buffer that would have to be dropped.
+        std::mem::forget(slot.buffer.replace(Buffer::from(lent)));
+        Some(local_key(index, slot.generation))
     }
 
     #[cold]
@@ -312,9 +324,39 @@ impl HostMemory {
         self.attached(key)?.1.place()
     }
 
+    /// As [`HostMemory::fill`], where nothing more comes for the buffer. Gives the key by which it is still to be had:
+    /// [`LocalKey::NONE`] if it was made of a [`Lent`] and has ended with that. `None`: nothing was copied.
+    #[inline(always)]
+    pub fn fill_at_last(&mut self, key: LocalKey, offset: u64, from: Segment<'_>) -> Option<LocalKey> {
+        let index = key.0 & LOCAL_SLOT_MASK;
+        let slot = self.locals.get_mut(index as usize)?;
+        if local_key(index, slot.generation) != key {
+            return None;
+        }
+        let Some((pointer, length)) = slot.buffer.as_ref()?.given() else {
+            return self.fill(key, offset, from).then_some(key);
+        };
+        if offset.checked_add(from.len() as u64).is_none_or(|end| end > length as u64) {
+            return None;
+        }
+        let to = pointer.as_ptr().wrapping_add(offset as usize);
+        // SAFETY: the bytes are inside of memory that was lent to be written; who made the segment promised that it can be
+        // read.
+        unsafe { copy::copy(to, from.as_iovec().iov_base.cast(), from.len()) };
+        if self.uses_devices || self.has_pairs {
+            return Some(key);
+        }
+        // Nothing of it has to be dropped.
+        std::mem::forget(slot.buffer.take());
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.next = self.free;
+        self.free = index;
+        Some(LocalKey::NONE)
+    }
+
     /// Copies into an attached buffer that lies in one piece of host memory; false: it does not, or has no such place, and
     /// nothing was copied.
-    #[inline(always)]
+    #[inline]
     pub fn fill(&mut self, key: LocalKey, offset: u64, from: Segment<'_>) -> bool {
         let Some((_, buffer, _)) = self.attached(key) else { return false };
         let Some(segment) = buffer.segment() else { return false };

@@ -33,7 +33,7 @@ mod staging;
 #[cfg(test)]
 mod tests;
 
-pub use buffer::Buffer;
+pub use buffer::{Buffer, Lent};
 pub use crc::crc32c;
 pub use foreign::{Copying, DeviceGrant, Foreign, Inside};
 pub use host::{AttachError, HostMemory};

@@ -67,7 +67,7 @@ impl<T> Lock<T> {
     }
 
     /// Waits until nobody else is inside. Who panics inside leaves it free.
-    #[inline]
+    #[inline(always)]
     pub fn lock(&self) -> Guard<'_, T> {
         if self.promised {
             self.enter();
@@ -112,7 +112,7 @@ impl<T> Lock<T> {
         self.promised
     }
 
-    #[inline]
+    #[inline(always)]
     fn enter(&self) {
         loop {
             let state = if cfg!(debug_assertions) {

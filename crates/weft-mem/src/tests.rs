@@ -6,7 +6,7 @@ use weft_core::memory::{Access, Fault, Granted, LocalKey, Memory};
 
 use crate::device::{Kind, Place};
 use crate::limits::{INJECT_MAX_BYTES, LOCAL_BUFFERS_MAX, REGIONS_MAX};
-use crate::{Addressing, AttachError, Buffer, HostMemory, MemoryRegion, RegisterError, Segment, crc32c};
+use crate::{Addressing, AttachError, Buffer, HostMemory, Lent, MemoryRegion, RegisterError, Segment, crc32c};
 
 fn pages(length: usize) -> MemoryRegion {
     MemoryRegion::alloc_zeroed(length).unwrap()
@@ -54,6 +54,31 @@ fn a_vector_comes_back_without_a_copy() {
     let shared: Arc<[u8]> = vec![1, 2].into();
     let key = memory.attach(shared.clone().into()).unwrap();
     assert!(Arc::ptr_eq(&memory.take(key).unwrap().into_shared().unwrap(), &shared));
+}
+
+#[test]
+fn lent_memory_ends_when_it_is_filled() {
+    let mut memory = HostMemory::new();
+    let mut bytes = [0u8; 8];
+    // SAFETY: the bytes outlive the memory, and nobody else touches them meanwhile.
+    let lent = unsafe { Lent::from_raw(bytes.as_mut_ptr(), 8) };
+    assert_eq!(memory.attach_lent(lent), None, "there is no slot yet");
+    let first = memory.attach(lent.into()).unwrap();
+    memory.release(first);
+    let key = memory.attach_lent(lent).unwrap();
+    for (offset, part) in [(4, &b"12345"[..]), (9, b""), (u64::MAX, b"1")] {
+        assert_eq!(memory.fill_at_last(key, offset, Segment::from_slice(part)), None);
+    }
+    assert_eq!(memory.local_length(key), Some(8));
+    assert_eq!(memory.fill_at_last(key, 4, Segment::from_slice(b"1234")), Some(LocalKey::NONE));
+    assert_eq!((memory.local_length(key), memory.fill_at_last(key, 0, Segment::from_slice(b"x"))), (None, None));
+    // The slot is used again, and a buffer that somebody wants back stays.
+    assert_ne!(memory.attach_lent(lent).unwrap(), key);
+    let kept = memory.attach(vec![0; 4].into()).unwrap();
+    assert_eq!(memory.fill_at_last(kept, 0, Segment::from_slice(b"kept")), Some(kept));
+    assert_eq!(memory.take(kept).unwrap().into_vec().unwrap(), b"kept");
+    drop(memory);
+    assert_eq!(&bytes, b"\0\0\0\x001234");
 }
 
 #[test]

@@ -107,11 +107,21 @@ impl Slots {
         Some((chunk as usize, (shifted - (ADDRESS_CHUNK << chunk)) as usize))
     }
 
-    #[inline]
+    #[inline(always)]
     fn get(&self, index: u64) -> Option<u64> {
-        let (chunk, place) = Slots::place(index)?;
-        let value = self.chunks.get(chunk)?.get()?.get(place)?.load(Ordering::Acquire);
+        let [first, ..] = &self.chunks;
+        let value = match first.get().and_then(|first| first.get(index as usize)) {
+            Some(value) => value,
+            None => self.find(index)?,
+        };
+        let value = value.load(Ordering::Acquire);
         (value != NOTHING).then_some(value)
+    }
+
+    #[inline(never)]
+    fn find(&self, index: u64) -> Option<&AtomicU64> {
+        let (chunk, place) = Slots::place(index)?;
+        self.chunks.get(chunk)?.get()?.get(place)
     }
 
     fn set(&self, index: u64, value: u64) -> Option<()> {

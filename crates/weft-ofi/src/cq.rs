@@ -72,6 +72,86 @@ pub(crate) struct Made {
     pub(crate) reason: i32,
 }
 
+/// What becomes of a completion that is not as most are.
+enum Rare {
+    /// An entry.
+    Entry(Made),
+    /// An error, to be read as such.
+    Error,
+    /// Nobody waits for it any more.
+    Nothing,
+}
+
+/// A completion of the NIC in no format, but for what is special about it.
+#[inline(always)]
+fn plain_entry(completion: &Ended<'_>) -> Made {
+    let mut flags = match completion.kind {
+        CompletionKind::Send => FI_SEND | FI_MSG,
+        CompletionKind::TaggedSend => FI_SEND | FI_TAGGED,
+        CompletionKind::Receive => FI_RECV | FI_MSG,
+        CompletionKind::TaggedReceive => FI_RECV | FI_TAGGED,
+        CompletionKind::Write => FI_WRITE | FI_RMA,
+        CompletionKind::Read => FI_READ | FI_RMA,
+        CompletionKind::Atomic => FI_WRITE | FI_ATOMIC,
+        CompletionKind::FetchAtomic => FI_READ | FI_ATOMIC,
+        CompletionKind::RemoteWrite => FI_REMOTE_WRITE | FI_RMA,
+        CompletionKind::BufferReleased => FI_RECV | FI_MSG,
+        CompletionKind::Announced => FI_RECV | FI_MSG,
+        CompletionKind::TaggedAnnounced => FI_RECV | FI_TAGGED,
+    };
+    let received = flags & (FI_RECV | FI_REMOTE_WRITE) != 0;
+    if completion.immediate.is_some() {
+        flags |= FI_REMOTE_CQ_DATA;
+    }
+    Made {
+        context: completion.context,
+        flags,
+        // Of what was sent, the interface tells no length.
+        length: if received { completion.length as usize } else { 0 },
+        buffer: 0,
+        data: completion.immediate.unwrap_or(0),
+        tag: completion.tag,
+        source: FI_ADDR_NOTAVAIL,
+        error: 0,
+        reason: 0,
+    }
+}
+
+/// A format of entries.
+trait Format {
+    fn of(made: &Made) -> Self;
+}
+
+impl Format for fi_cq_entry {
+    #[inline(always)]
+    fn of(made: &Made) -> fi_cq_entry {
+        fi_cq_entry { op_context: made.context as *mut c_void }
+    }
+}
+
+impl Format for fi_cq_msg_entry {
+    #[inline(always)]
+    fn of(made: &Made) -> fi_cq_msg_entry {
+        fi_cq_msg_entry { op_context: made.context as *mut c_void, flags: made.flags, len: made.length }
+    }
+}
+
+impl Format for fi_cq_data_entry {
+    #[inline(always)]
+    fn of(made: &Made) -> fi_cq_data_entry {
+        let (op_context, buf) = (made.context as *mut c_void, made.buffer as *mut c_void);
+        fi_cq_data_entry { op_context, flags: made.flags, len: made.length, buf, data: made.data }
+    }
+}
+
+impl Format for fi_cq_tagged_entry {
+    #[inline(always)]
+    fn of(made: &Made) -> fi_cq_tagged_entry {
+        let (op_context, buf) = (made.context as *mut c_void, made.buffer as *mut c_void);
+        fi_cq_tagged_entry { op_context, flags: made.flags, len: made.length, buf, data: made.data, tag: made.tag }
+    }
+}
+
 /// Multi-receive buffers of a domain by the context that the NIC has for them: one of a shared receive context is told of
 /// in the queue of whichever endpoint a message was for.
 #[derive(Default)]
@@ -216,47 +296,27 @@ impl Queue {
         }
     }
 
+    /// A completion of the NIC that is not as most are.
+    #[cold]
+    fn rare_entry(&self, completion: &Ended<'_>) -> Rare {
+        if completion.result.is_err() || self.is_of_unknown(completion) {
+            Rare::Error
+        } else if self.announcements.is_forgotten(completion) {
+            Rare::Nothing
+        } else {
+            Rare::Entry(self.entry(completion))
+        }
+    }
+
     /// A completion of the NIC in no format.
-    #[inline]
     fn entry(&self, completion: &Ended<'_>) -> Made {
-        let mut flags = match completion.kind {
-            CompletionKind::Send => FI_SEND | FI_MSG,
-            CompletionKind::TaggedSend => FI_SEND | FI_TAGGED,
-            CompletionKind::Receive => FI_RECV | FI_MSG,
-            CompletionKind::TaggedReceive => FI_RECV | FI_TAGGED,
-            CompletionKind::Write => FI_WRITE | FI_RMA,
-            CompletionKind::Read => FI_READ | FI_RMA,
-            CompletionKind::Atomic => FI_WRITE | FI_ATOMIC,
-            CompletionKind::FetchAtomic => FI_READ | FI_ATOMIC,
-            CompletionKind::RemoteWrite => FI_REMOTE_WRITE | FI_RMA,
-            CompletionKind::BufferReleased => FI_RECV | FI_MSG,
-            CompletionKind::Announced => FI_RECV | FI_MSG,
-            CompletionKind::TaggedAnnounced => FI_RECV | FI_TAGGED,
-        };
-        let mut context = completion.context;
-        let mut buffer = 0;
-        if completion.immediate.is_some() {
-            flags |= FI_REMOTE_CQ_DATA;
-        }
-        // One test for what is rare.
+        let mut made = plain_entry(completion);
         if completion.flags.intersects(SPECIAL) {
-            let more;
-            (context, buffer, more) = self.special(completion);
-            flags |= more;
+            let (context, buffer, more) = self.special(completion);
+            (made.context, made.buffer) = (context, buffer);
+            made.flags |= more;
         }
-        let received = flags & (FI_RECV | FI_REMOTE_WRITE) != 0;
-        Made {
-            context,
-            flags,
-            // Of what was sent, the interface tells no length.
-            length: if received { completion.length as usize } else { 0 },
-            buffer,
-            data: completion.immediate.unwrap_or(0),
-            tag: completion.tag,
-            source: FI_ADDR_NOTAVAIL,
-            error: 0,
-            reason: 0,
-        }
+        made
     }
 
     /// Context, buffer and further flags of a receive that is not plain.
@@ -277,41 +337,7 @@ impl Queue {
         }
     }
 
-    /// Writes an entry in the queue's format.
-    ///
-    /// # Safety
-    /// There is room for another one at `index`.
-    #[inline]
-    unsafe fn write(&self, into: *mut c_void, index: usize, made: &Made) {
-        let op_context = made.context as *mut c_void;
-        let (flags, len, buf, data, tag) = (made.flags, made.length, made.buffer as *mut c_void, made.data, made.tag);
-        // SAFETY: as the caller says.
-        unsafe {
-            match self.format {
-                FI_CQ_FORMAT_TAGGED => into.cast::<fi_cq_tagged_entry>().add(index).write(fi_cq_tagged_entry {
-                    op_context,
-                    flags,
-                    len,
-                    buf,
-                    data,
-                    tag,
-                }),
-                FI_CQ_FORMAT_DATA => into.cast::<fi_cq_data_entry>().add(index).write(fi_cq_data_entry {
-                    op_context,
-                    flags,
-                    len,
-                    buf,
-                    data,
-                }),
-                FI_CQ_FORMAT_MSG => {
-                    into.cast::<fi_cq_msg_entry>().add(index).write(fi_cq_msg_entry { op_context, flags, len });
-                }
-                _ => into.cast::<fi_cq_entry>().add(index).write(fi_cq_entry { op_context }),
-            }
-        }
-    }
-
-    /// Reads entries.
+    /// Reads entries in the queue's format.
     ///
     /// # Safety
     /// There is room for `count` of them, and for as many sources if that is not null.
@@ -320,65 +346,84 @@ impl Queue {
         if into.is_null() && count > 0 {
             return Err(-FI_EINVAL);
         }
-        let mut read = 0;
-        if self.made_count.load(Ordering::Acquire) > 0 {
-            while read < count
-                && let Some(made) = self.pop_made(|made| made.error == 0)
-            {
-                // SAFETY: as the caller says.
-                unsafe { self.write_with_source(into, read, sources, &made, made.source) };
-                read += 1;
+        // SAFETY: as the caller says.
+        unsafe {
+            match self.format {
+                FI_CQ_FORMAT_TAGGED => self.read_as::<fi_cq_tagged_entry>(into.cast(), count, sources),
+                FI_CQ_FORMAT_DATA => self.read_as::<fi_cq_data_entry>(into.cast(), count, sources),
+                FI_CQ_FORMAT_MSG => self.read_as::<fi_cq_msg_entry>(into.cast(), count, sources),
+                _ => self.read_as::<fi_cq_entry>(into.cast(), count, sources),
             }
         }
-        let mut failed = false;
-        let room = count.saturating_sub(read).max(1);
-        if read < count || count == 0 {
-            let each = |completion: &Ended<'_>| {
-                let is_error = completion.result.is_err() || self.is_of_unknown(completion);
-                if is_error || count == 0 {
-                    failed = is_error;
-                    return ControlFlow::Break(());
-                }
-                if completion.flags.intersects(SPECIAL) && self.announcements.is_forgotten(completion) {
-                    return ControlFlow::Continue(());
-                }
-                let source = if sources.is_null() { FI_ADDR_NOTAVAIL } else { self.name(completion) };
-                // SAFETY: as the caller says.
-                unsafe { self.write_with_source(into, read, sources, &self.entry(completion), source) };
-                read += 1;
-                ControlFlow::Continue(())
-            };
-            weft::raw::read_completions(&self.queue, room, each).map_err(|error| guard::errno(&error))?;
+    }
+
+    /// # Safety
+    /// As [`Queue::read`], in this format.
+    #[inline]
+    unsafe fn read_as<F: Format>(&self, into: *mut F, count: usize, sources: *mut fi_addr_t) -> Result<usize> {
+        let mut read = 0;
+        if self.made_count.load(Ordering::Acquire) > 0 {
+            // SAFETY: as the caller says.
+            read = unsafe { self.read_made(into, count, sources) };
         }
+        if read == count {
+            return if count == 0 { self.has_entries().map(|_| 0) } else { Ok(read) };
+        }
+        let mut failed = false;
+        let room = count - read;
+        let names_matter = self.sources_must_have_names.load(Ordering::Relaxed);
+        let each = |completion: &Ended<'_>| {
+            let made = if completion.result.is_ok() && !completion.flags.intersects(SPECIAL) && !names_matter {
+                plain_entry(completion)
+            } else {
+                match self.rare_entry(completion) {
+                    Rare::Entry(made) => made,
+                    Rare::Error => {
+                        failed = true;
+                        return ControlFlow::Break(());
+                    }
+                    Rare::Nothing => return ControlFlow::Continue(()),
+                }
+            };
+            // SAFETY: as the caller says; no more are shown than there is room for.
+            unsafe {
+                into.add(read).write(F::of(&made));
+                if !sources.is_null() {
+                    sources.add(read).write(self.name(completion));
+                }
+            }
+            read += 1;
+            ControlFlow::Continue(())
+        };
+        weft::raw::read_completions(&self.queue, room, each).map_err(|error| guard::errno(&error))?;
         if read > 0 {
             return Ok(read);
         }
         self.announcements.refill();
-        if count == 0 {
-            return Ok(0);
-        }
         let failed = failed || self.made_count.load(Ordering::Acquire) > 0;
         Err(if failed { -FI_EAVAIL } else { -FI_EAGAIN })
     }
 
+    /// Reads entries that the NIC did not make.
+    ///
     /// # Safety
-    /// As [`Queue::read`].
-    #[inline]
-    unsafe fn write_with_source(
-        &self,
-        into: *mut c_void,
-        index: usize,
-        sources: *mut fi_addr_t,
-        made: &Made,
-        source: fi_addr_t,
-    ) {
-        // SAFETY: as the caller says.
-        unsafe {
-            self.write(into, index, made);
-            if !sources.is_null() {
-                sources.add(index).write(source);
+    /// As [`Queue::read_as`].
+    #[cold]
+    unsafe fn read_made<F: Format>(&self, into: *mut F, count: usize, sources: *mut fi_addr_t) -> usize {
+        let mut read = 0;
+        while read < count
+            && let Some(made) = self.pop_made(|made| made.error == 0)
+        {
+            // SAFETY: as the caller says.
+            unsafe {
+                into.add(read).write(F::of(&made));
+                if !sources.is_null() {
+                    sources.add(read).write(made.source);
+                }
             }
+            read += 1;
         }
+        read
     }
 
     /// The error at the head of the queue, taken out.

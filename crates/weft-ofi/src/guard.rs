@@ -24,19 +24,26 @@ pub(crate) fn call(body: impl FnOnce() -> Result) -> i32 {
 /// Runs the body of a call that returns a count or an error.
 #[inline]
 pub(crate) fn count(body: impl FnOnce() -> Result<usize>) -> isize {
-    match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(count)) => count as isize,
-        Ok(Err(error)) => error as isize,
+    match catch_unwind(AssertUnwindSafe(|| value_of(body()))) {
+        Ok(value) => value,
         Err(panic) => panicked(&*panic) as isize,
+    }
+}
+
+/// What C gets. It is made inside of the guard, out of which all goes through memory.
+#[inline(always)]
+fn value_of(result: Result<usize>) -> isize {
+    match result {
+        Ok(count) => count as isize,
+        Err(error) => error as isize,
     }
 }
 
 /// Runs the body of a call that uses an endpoint. After a panic nobody knows what state it is in: it fails all later calls.
 #[inline]
 pub(crate) fn transfer(ep: *mut fid_ep, body: impl FnOnce() -> Result<usize>) -> isize {
-    match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(count)) => count as isize,
-        Ok(Err(error)) => error as isize,
+    match catch_unwind(AssertUnwindSafe(|| value_of(body()))) {
+        Ok(value) => value,
         Err(panic) => {
             // SAFETY: what C gave to a function of an endpoint's table.
             if let Ok(endpoint) = unsafe { handle::of::<Endpoint>(ep) } {

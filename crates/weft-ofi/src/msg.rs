@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 
 use libc::iovec;
-use weft::raw::Operation;
+use weft::raw::{Command, Operation};
 
 use crate::abi::*;
 use crate::ep::Endpoint;
@@ -25,24 +25,44 @@ pub(crate) static OPERATIONS: fi_ops_msg = fi_ops_msg {
     injectdata: Some(inject_data),
 };
 
+#[inline(always)]
+fn transmit(endpoint: &Endpoint, call: &Call) -> Result<usize> {
+    if endpoint.is_datagram() {
+        return transmit_datagram(endpoint, *call);
+    }
+    operation::transmit(endpoint, Operation::Send, call, |_| {})
+}
+
 /// Datagrams are another operation of the NIC than reliable messages.
-#[inline]
-fn sends(endpoint: &Endpoint) -> Operation {
-    if endpoint.is_datagram() { Operation::Datagram } else { Operation::Send }
+#[inline(never)]
+fn transmit_datagram(endpoint: &Endpoint, call: Call) -> Result<usize> {
+    check_datagram(call.local.length()?)?;
+    operation::transmit(endpoint, Operation::Datagram, &call, |_| {})
 }
 
 /// A datagram fits in one packet on every path, also where this one could carry more.
-#[inline]
-fn check_length(endpoint: &Endpoint, length: usize) -> Result {
-    if endpoint.is_datagram() && length > DATAGRAM_MAX_BYTES { Err(-FI_EMSGSIZE) } else { Ok(()) }
+fn check_datagram(length: usize) -> Result {
+    if length > DATAGRAM_MAX_BYTES { Err(-FI_EMSGSIZE) } else { Ok(()) }
 }
 
-#[inline]
-fn transmit(endpoint: &Endpoint, call: &Call) -> Result<usize> {
-    if endpoint.is_datagram() {
-        check_length(endpoint, call.local.length()?)?;
-    }
-    operation::transmit(endpoint, sends(endpoint), call, |_| {})
+/// As `fi_inject`, with what `fill` adds.
+#[inline(always)]
+fn inject_with(
+    ep: *mut fid_ep,
+    pointer: *const c_void,
+    length: usize,
+    peer: fi_addr_t,
+    fill: impl Fn(&mut Command),
+) -> isize {
+    guard::transfer(ep, || {
+        // SAFETY: what C gives to a function of an endpoint's table.
+        let endpoint = unsafe { handle::of::<Endpoint>(ep)? };
+        if endpoint.is_datagram() {
+            check_datagram(length)?;
+            return operation::inject(endpoint, Operation::Datagram, pointer, length, peer, fill);
+        }
+        operation::inject(endpoint, Operation::Send, pointer, length, peer, fill)
+    })
 }
 
 unsafe extern "C" fn receive(
@@ -136,12 +156,7 @@ unsafe extern "C" fn send_message(ep: *mut fid_ep, message: *const fi_msg, flags
 }
 
 unsafe extern "C" fn inject(ep: *mut fid_ep, pointer: *const c_void, length: usize, peer: fi_addr_t) -> isize {
-    guard::transfer(ep, || {
-        // SAFETY: what C gives to a function of an endpoint's table.
-        let endpoint = unsafe { handle::of::<Endpoint>(ep)? };
-        check_length(endpoint, length)?;
-        operation::inject(endpoint, sends(endpoint), pointer, length, peer, |_| {})
-    })
+    inject_with(ep, pointer, length, peer, |_| {})
 }
 
 unsafe extern "C" fn send_data(
@@ -169,11 +184,5 @@ unsafe extern "C" fn inject_data(
     data: u64,
     peer: fi_addr_t,
 ) -> isize {
-    guard::transfer(ep, || {
-        // SAFETY: what C gives to a function of an endpoint's table.
-        let endpoint = unsafe { handle::of::<Endpoint>(ep)? };
-        check_length(endpoint, length)?;
-        let fill = |command: &mut _| operation::immediate(command, data);
-        operation::inject(endpoint, sends(endpoint), pointer, length, peer, fill)
-    })
+    inject_with(ep, pointer, length, peer, |command| operation::immediate(command, data))
 }

@@ -4,7 +4,7 @@
 use std::ffi::c_void;
 
 use libc::iovec;
-use weft::raw::{Buffer, Command, CommandFlags, Deferred, DeferredId, DeferredWork, Operation, Receive};
+use weft::raw::{Buffer, Command, CommandFlags, Deferred, DeferredId, DeferredWork, Lent, Operation, Receive, Segment};
 use weft::{Level, PeerId};
 
 use crate::abi::*;
@@ -201,16 +201,55 @@ pub(crate) struct When<'a> {
     pub(crate) completion: Option<&'a weft::Counter>,
 }
 
+/// Flags with which a call is not done at once. The others are for what takes longer, or are seen to there.
+const NOT_AT_ONCE: u64 = FI_INJECT | FI_TRIGGER | FI_FENCE | FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE;
+
 /// Posts what a call asks for. `fill` completes the command.
+///
+/// What nearly every call asks for is done first, in place: one piece of host memory, for a peer on this machine. All
+/// else, and all that can be wrong, is what [`transmit_anyhow`] knows.
 #[inline(always)]
 pub(crate) fn transmit(
     endpoint: &Endpoint,
     operation: Operation,
     call: &Call,
-    fill: impl FnOnce(&mut Command),
+    fill: impl Fn(&mut Command),
 ) -> Result<usize> {
     let live = endpoint.live_transmit()?;
     let peer = live.peer(call.peer)?;
+    if let Local::One { pointer, length, descriptor } = call.local
+        && !pointer.is_null()
+        && descriptor.is_null()
+        && call.flags & NOT_AT_ONCE == 0
+        && live.order.is_free()
+    {
+        let mut command = weft::raw::command(&live.endpoint, operation, peer);
+        command.context = call.context as u64;
+        if live.is_silent(call.flags) {
+            command.flags = CommandFlags::SILENT;
+        }
+        if call.flags & FI_REMOTE_CQ_DATA != 0 {
+            immediate(&mut command, call.data);
+        }
+        fill(&mut command);
+        // SAFETY: the caller of the interface leaves the memory to the NIC until the completion.
+        if weft::raw::do_at_once(&live.endpoint, command, unsafe { Segment::from_raw(pointer.cast(), length) }) {
+            return Ok(0);
+        }
+    }
+    transmit_anyhow(live, operation, peer, *call, fill)
+}
+
+/// The call comes as a copy: then the compiler need not keep one for it where it is not needed.
+#[inline(never)]
+fn transmit_anyhow(
+    live: &Live,
+    operation: Operation,
+    peer: PeerId,
+    call: Call,
+    fill: impl Fn(&mut Command),
+) -> Result<usize> {
+    let call = &call;
     let silent = live.is_silent(call.flags);
     let mut command = command(live, operation, peer, call, silent);
     fill(&mut command);
@@ -269,7 +308,7 @@ pub(crate) fn defer_in(nic: &weft::Domain, work: DeferredWork, when: When<'_>) -
     weft::raw::defer(nic, counter, threshold, deferred).map_err(|refused| guard::errno(&refused.error))
 }
 
-/// Posts a copy of bytes, without completion: `fi_inject` and its kin.
+/// Posts a copy of bytes, without completion: `fi_inject` and its kin. As [`transmit`], most are done in place.
 #[inline(always)]
 pub(crate) fn inject(
     endpoint: &Endpoint,
@@ -277,7 +316,7 @@ pub(crate) fn inject(
     pointer: *const c_void,
     length: usize,
     peer: fi_addr_t,
-    fill: impl FnOnce(&mut Command),
+    fill: impl Fn(&mut Command),
 ) -> Result<usize> {
     let live = endpoint.live_transmit()?;
     let peer = live.peer(peer)?;
@@ -290,9 +329,17 @@ pub(crate) fn inject(
     let mut command = weft::raw::command(&live.endpoint, operation, peer);
     command.flags = CommandFlags::SILENT;
     fill(&mut command);
-    command.length = length as u32;
     // SAFETY: the caller of the interface gives that many bytes, for the time of the call.
     let bytes = if length == 0 { &[] } else { unsafe { std::slice::from_raw_parts(pointer.cast::<u8>(), length) } };
+    if live.order.is_free() && weft::raw::do_at_once(&live.endpoint, command, Segment::from_slice(bytes)) {
+        return Ok(0);
+    }
+    inject_anyhow(live, command, bytes)
+}
+
+#[inline(never)]
+fn inject_anyhow(live: &Live, mut command: Command, bytes: &[u8]) -> Result<usize> {
+    command.length = bytes.len() as u32;
     posted(live, live.order.keep(&mut command, |command| weft::raw::post_copy(&live.endpoint, command, bytes)))
 }
 
@@ -348,12 +395,30 @@ pub(crate) fn receive_of(live: &Live, call: &ReceiveCall) -> Result<Receive> {
     Ok(receive)
 }
 
-/// Posts a receive.
+/// Flags of receives that are not plain.
+const SPECIAL_RECEIVE: u64 = FI_PEEK | FI_CLAIM | FI_DISCARD | FI_MULTI_RECV | FI_TRIGGER;
+
+/// Posts a receive. What nearly every call asks for is done in place, as by [`transmit`].
 #[inline(always)]
 pub(crate) fn receive(endpoint: &Endpoint, call: &ReceiveCall) -> Result<usize> {
     let live = endpoint.live_receive()?;
+    if let Local::One { pointer, length, descriptor } = call.local
+        && !pointer.is_null()
+        && descriptor.is_null()
+        && call.flags & SPECIAL_RECEIVE == 0
+    {
+        // SAFETY: the caller of the interface leaves the memory to the NIC until the completion.
+        let lent = unsafe { Lent::from_raw(pointer.cast(), length) };
+        return posted(live, weft::raw::post_receive_lent(&live.endpoint, &receive_of(live, call)?, lent));
+    }
+    receive_anyhow(endpoint, live, *call)
+}
+
+#[inline(never)]
+fn receive_anyhow(endpoint: &Endpoint, live: &Live, call: ReceiveCall) -> Result<usize> {
+    let call = &call;
     let receive = receive_of(live, call)?;
-    if call.flags & (FI_PEEK | FI_CLAIM | FI_DISCARD | FI_MULTI_RECV | FI_TRIGGER) != 0 {
+    if call.flags & SPECIAL_RECEIVE != 0 {
         return crate::receive::special(endpoint, live, receive, call);
     }
     let buffer = call.local.or_nothing().buffer(true)?;

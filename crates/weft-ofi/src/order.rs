@@ -49,6 +49,12 @@ impl Order {
         Order { asked: asked & !FI_ORDER_SAS, recent: Mutex::default() }
     }
 
+    /// Whether nothing has to be kept.
+    #[inline]
+    pub(crate) fn is_free(&self) -> bool {
+        self.asked == 0
+    }
+
     /// Posts a command, marked as what was asked for wants it.
     #[inline]
     pub(crate) fn keep<T, E>(

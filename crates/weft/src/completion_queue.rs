@@ -89,7 +89,7 @@ impl CompletionQueue {
     }
 
     /// Shows the oldest completions where they are: see [`crate::raw::read_completions`].
-    #[inline]
+    #[inline(always)]
     pub(crate) fn show(&self, limit: usize, take: impl FnMut(&Ended<'_>) -> ControlFlow<()>) -> Result<usize> {
         let mut core = self.lock_with_completions();
         match core.show(self.inner.id, limit, take) {
@@ -355,8 +355,10 @@ impl Stash {
         }
     }
 
-    fn front(&self, queue: QueueId) -> Option<&Completion> {
-        self.queues.iter().find(|(id, _)| *id == queue)?.1.front()
+    #[cold]
+    fn front_entry(&self, queue: QueueId) -> Option<(Entry, Option<Address>)> {
+        let completion = self.queues.iter().find(|(id, _)| *id == queue)?.1.front()?;
+        Some((completion.to_entry(), completion.source))
     }
 
     fn pop(&mut self, queue: QueueId) -> Option<Completion> {
@@ -426,34 +428,36 @@ impl Core {
         true
     }
 
-    /// Shows the oldest completions of a queue and drops them with their buffers; gives how many.
-    #[inline]
+    /// Shows the oldest completions of a queue and drops them with their buffers; gives how many. `take` is called in one
+    /// place, so that the compiler puts it there.
+    #[inline(always)]
     fn show(&mut self, queue: QueueId, limit: usize, mut take: impl FnMut(&Ended<'_>) -> ControlFlow<()>) -> usize {
-        let mut count = 0;
-        while count < limit && !self.stash.queues.is_empty() {
-            let Some(aside) = self.stash.front(queue) else { break };
-            if take(&Ended::from(&aside.to_entry(), aside.source)).is_break() {
-                return count;
-            }
-            self.stash.pop(queue);
-            count += 1;
-        }
         // Before any is shown: what it tells of has to be there.
-        if count == limit || self.engine.completions(queue) == 0 || !self.settle() {
-            return count;
-        }
+        let limit = if self.settle() { limit } else { limit.min(self.stash.count(queue)) };
+        let mut aside = if self.stash.queues.is_empty() { None } else { self.stash.front_entry(queue) };
+        let mut count = 0;
+        let Some((addresses, shown, memory)) = self.engine.completions_of(queue) else { return 0 };
         while count < limit {
-            let Some(entry) = self.engine.peek_completion(queue) else { break };
-            let local = entry.local;
-            if take(&Ended::new(&self.engine, queue, entry)).is_break() {
+            let (ended, local, flags) = match (&aside, shown.front()) {
+                (Some((entry, source)), _) => (Ended::from(entry, *source), LocalKey::NONE, entry.flags),
+                (None, Some(entry)) => (Ended::new(addresses, shown, entry), entry.local, entry.flags),
+                (None, None) => break,
+            };
+            if take(&ended).is_break() {
                 break;
             }
-            self.engine.drop_completion(queue);
-            if local != LocalKey::NONE {
-                self.engine.memory_mut().release(local);
-            }
             count += 1;
+            if aside.is_some() {
+                self.stash.pop(queue);
+                aside = self.stash.front_entry(queue);
+                continue;
+            }
+            shown.drop_shown(flags);
+            if local != LocalKey::NONE {
+                memory.release(local);
+            }
         }
+        self.engine.completions_taken(queue);
         count
     }
 

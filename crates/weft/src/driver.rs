@@ -54,7 +54,7 @@ impl Nic {
 
     /// The engine and its link. A panic of another thread inside of it can leave an operation unfinished, but memory is
     /// checked at every use, so going on is safe.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn lock(&self) -> Guard<'_, Core> {
         self.core.lock()
     }
@@ -502,7 +502,7 @@ impl Core {
 
     /// After anything may have changed: does what counters have triggered, then wakes those who have got what they sleep
     /// for, and those who sleep longer than they may.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn notify(&mut self) {
         if self.engine.has_triggered() || self.deferred.is_waiting() {
             self.fire();
@@ -542,7 +542,7 @@ impl Core {
     pub(crate) fn is_ready(&self, awaited: Awaited) -> bool {
         match awaited {
             Awaited::Timeout => false,
-            Awaited::Completion(queue) => self.stash.holds(queue) || self.engine.completions(queue) > 0,
+            Awaited::Completion(queue) => self.engine.completions(queue) > 0 || self.stash.holds(queue),
             Awaited::Completions { queue, count } => {
                 self.stash.count(queue).saturating_add(self.engine.completions(queue)) >= count
             }

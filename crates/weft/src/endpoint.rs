@@ -10,7 +10,7 @@ use weft_core::command::{Command, CommandFlags, EndpointId, Operation, PostError
 use weft_core::engine::{Bindings, ClaimId, EndpointKind, Opening, Peek, Peeked, Side};
 use weft_core::event::{Failure, QueueId};
 use weft_core::memory::LocalKey;
-use weft_mem::{Buffer, Segment};
+use weft_mem::{Buffer, Lent, Segment};
 
 use crate::completion_queue::CompletionQueue;
 use crate::counter::Counter;
@@ -18,6 +18,7 @@ use crate::domain::Domain;
 use crate::driver::{Core, Progress};
 use crate::error::{Error, Refused, Result};
 use crate::limits::LINGER_MAX_US;
+use crate::local::Local;
 use crate::vector::{self, RemoteRange};
 
 /// Sends and receives; many peers through one endpoint, without connecting. Clones name the same endpoint. When the last
@@ -357,8 +358,13 @@ impl Endpoint {
 
     /// Does a command with bytes that stay the caller's, if that can be done before this returns: a peer on this machine,
     /// and nothing in the way. `None`: it has to be posted.
-    #[inline]
+    ///
+    /// Inlined with all that it calls: what a caller knows of its command when it is compiled is not asked again.
+    #[inline(always)]
     pub(crate) fn post_at_once(&self, command: &mut Command, bytes: Segment<'_>) -> Option<Result<(), PostError>> {
+        if !Local::could_do_at_once(command) {
+            return None;
+        }
         command.endpoint = self.inner.id;
         command.length = u32::try_from(bytes.len()).ok()?;
         command.flags = command.flags.without(CommandFlags::PART | CommandFlags::COUNTED);
@@ -367,14 +373,9 @@ impl Endpoint {
         }
         let mut core = self.domain().nic().lock();
         let core = &mut *core;
-        match core.local.as_mut()?.do_at_once(&mut core.engine, command, bytes)? {
-            Ok(admitted) => {
-                core.engine.report_done(command, admitted, LocalKey::NONE);
-                core.notify();
-                Some(Ok(()))
-            }
-            Err(error) => Some(Err(error)),
-        }
+        let done = core.local.as_mut()?.do_and_report(&mut core.engine, command, bytes)?;
+        core.notify();
+        Some(done)
     }
 
     /// Posts a command with its bytes; gives its context.
@@ -450,6 +451,23 @@ impl Endpoint {
         self.enlist(claim, &mut receive, buffer).map(|()| receive.context)
     }
 
+    /// Posts a receive with memory that was lent; its local key is filled in here. Inlined as [`Endpoint::post_at_once`]
+    /// is.
+    #[inline(always)]
+    pub(crate) fn enlist_lent(&self, mut receive: Receive, lent: Lent) -> Result<(), Refused> {
+        let mut core = self.domain().nic().lock();
+        let core = &mut *core;
+        receive.local = match core.engine.memory_mut().attach_lent(lent) {
+            Some(local) => local,
+            None => core.attach(lent.into())?,
+        };
+        if !core.engine.enlist_simply(&receive, lent.len() as u64) {
+            core.post_receive_anyhow(None, receive)?;
+        }
+        core.received();
+        Ok(())
+    }
+
     /// Posts a receive with its buffer; its local key is filled in here.
     #[inline]
     pub(crate) fn enlist(&self, claim: Option<ClaimId>, receive: &mut Receive, buffer: Buffer) -> Result<(), Refused> {
@@ -458,8 +476,9 @@ impl Endpoint {
         }
         let mut core = self.domain().nic().lock();
         let core = &mut *core;
+        let length = buffer.len() as u64;
         receive.local = core.attach(buffer)?;
-        if claim.is_some() || !core.engine.enlist_simply(receive) {
+        if claim.is_some() || !core.engine.enlist_simply(receive, length) {
             core.post_receive_anyhow(claim, *receive)?;
         }
         core.received();
@@ -552,6 +571,9 @@ impl Core {
     #[inline]
     fn do_local_at_once<'a>(&mut self, command: &mut Command, payload: Payload<'a>) -> Result<(), NotDone<'a>> {
         let Some(local) = &mut self.local else { return Err(NotDone::Later(payload)) };
+        if !Local::could_do_at_once(command) {
+            return Err(NotDone::Later(payload));
+        }
         let bytes = match &payload {
             Payload::Copy(bytes) => Some(Segment::from_slice(bytes)),
             Payload::Whole(buffer) if self.engine.memory().has_room() => buffer.segment(),

@@ -11,7 +11,7 @@ pub use weft_core::memory::LocalKey;
 /// registered.
 pub use weft_mem::MemoryRegion as Memory;
 pub use weft_mem::lock::OneAtATime;
-pub use weft_mem::{Addressing, Buffer};
+pub use weft_mem::{Addressing, Buffer, Lent, Segment};
 
 pub use crate::deferred::{
     Deferred, DeferredId, DeferredWork, Withdrawn, cancel_deferred, defer, deferred, flush_deferred,
@@ -22,10 +22,10 @@ pub use crate::vector::{RemoteRange, post_atomic, post_atomic_vector, post_vecto
 
 use std::ops::{ControlFlow, Deref};
 
+use weft_core::address::AddressVector;
 use weft_core::command::PostError;
-use weft_core::engine::{Engine, Side};
-use weft_core::event::{Entry, QueueId};
-use weft_mem::{HostMemory, Segment};
+use weft_core::engine::Side;
+use weft_core::event::{CompletionQueue as Queue, Entry};
 
 use crate::Address;
 use crate::completion_queue::CompletionQueue;
@@ -133,6 +133,17 @@ fn post_lent_later(endpoint: &Endpoint, mut command: Command, buffer: Buffer) ->
     endpoint.post(command, payload, Some(command.context)).map(|_| ())
 }
 
+/// Does a command with all of `bytes` now, if that takes no more than a copy of them: a short message or write, a peer on
+/// this machine, and nothing in the way. False: nothing was changed. Then it has to be posted, which also tells what may
+/// be wrong with it.
+///
+/// It is inlined, so that a caller pays only for what it does not know of the command when it is compiled.
+#[inline(always)]
+#[must_use]
+pub fn do_at_once(endpoint: &Endpoint, mut command: Command, bytes: Segment<'_>) -> bool {
+    matches!(endpoint.post_at_once(&mut command, bytes), Some(Ok(())))
+}
+
 /// Posts a command with a copy of `bytes`, all of them.
 #[inline]
 pub fn post_copy(endpoint: &Endpoint, command: &Command, bytes: &[u8]) -> Result<(), Refused> {
@@ -153,6 +164,14 @@ pub fn post_receive(endpoint: &Endpoint, receive: &Receive, buffer: Buffer) -> R
     endpoint.enlist(None, &mut receive, buffer)
 }
 
+/// As [`post_receive`], with memory that was lent. Inlined, as [`do_at_once`] is.
+#[inline(always)]
+pub fn post_receive_lent(endpoint: &Endpoint, receive: &Receive, lent: Lent) -> Result<(), Refused> {
+    let mut receive = *receive;
+    receive.endpoint = endpoint.id();
+    endpoint.enlist_lent(receive, lent)
+}
+
 /// A completion where it waits. [`Ended::source`] tells who sent a message; all else is in the entry itself.
 #[derive(Clone, Copy)]
 pub struct Ended<'a> {
@@ -163,13 +182,13 @@ pub struct Ended<'a> {
 #[derive(Clone, Copy)]
 enum Source<'a> {
     Known(Option<Address>),
-    Asked(&'a Engine<HostMemory>, QueueId),
+    Asked(&'a AddressVector, &'a Queue),
 }
 
 impl<'a> Ended<'a> {
     #[inline]
-    pub(crate) fn new(engine: &'a Engine<HostMemory>, queue: QueueId, entry: &'a Entry) -> Ended<'a> {
-        Ended { entry, source: Source::Asked(engine, queue) }
+    pub(crate) fn new(addresses: &'a AddressVector, queue: &'a Queue, entry: &'a Entry) -> Ended<'a> {
+        Ended { entry, source: Source::Asked(addresses, queue) }
     }
 
     pub(crate) fn from(entry: &'a Entry, source: Option<Address>) -> Ended<'a> {
@@ -181,7 +200,7 @@ impl<'a> Ended<'a> {
     pub fn source(&self) -> Option<Address> {
         match self.source {
             Source::Known(source) => source,
-            Source::Asked(engine, queue) => engine.completion_source(queue),
+            Source::Asked(addresses, queue) => queue.source(addresses),
         }
     }
 }
@@ -206,7 +225,7 @@ impl std::fmt::Debug for Ended<'_> {
 /// there is nothing to read.
 ///
 /// `take` is called under the NIC's lock: it must not call anything of the same domain.
-#[inline]
+#[inline(always)]
 pub fn read_completions(
     queue: &CompletionQueue,
     limit: usize,

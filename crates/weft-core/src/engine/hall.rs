@@ -53,6 +53,12 @@ pub trait Payload<M> {
         false
     }
 
+    /// As [`Payload::place_whole`], where nothing more comes for the buffer. Gives the key by which it is still to be had;
+    /// `None`: nothing was copied.
+    fn place_at_last(&self, memory: &mut M, local: LocalKey, offset: u64) -> Option<LocalKey> {
+        self.place_whole(memory, local, offset).then_some(local)
+    }
+
     /// Copies all of them into a buffer that has their length.
     fn keep(&self, into: &mut [u8]);
 }
@@ -188,8 +194,9 @@ impl<M: Memory> Engine<M> {
     }
 
     /// The usual case, step by step in one place: a receive of its own waits, has room, and a queue takes its completion.
-    /// False: it is another case, and nothing was changed.
-    #[inline]
+    /// False: it is another case, and nothing was changed. Not inlined: together with what brings messages it would have more
+    /// values than there are registers.
+    #[inline(never)]
     fn deliver_simply(&mut self, arrival: &Arrival, payload: &impl Payload<M>) -> bool {
         let Some(Some(endpoint)) = self.endpoints.get_mut(arrival.endpoint.0 as usize) else { return false };
         let (counter, queue) = (endpoint.bindings.receive_counter, endpoint.bindings.receive_queue);
@@ -202,9 +209,7 @@ impl<M: Memory> Engine<M> {
         let Some((local, offset, context)) = posted.get(id).and_then(|found| found.simple(arrival.length)) else {
             return false;
         };
-        if !payload.place_whole(&mut self.memory, local, offset) {
-            return false;
-        }
+        let Some(local) = payload.place_at_last(&mut self.memory, local, offset) else { return false };
         posted.discard(id);
         let peer = arrival.peer.filter(|peer| self.addresses.source(*peer) == Some(arrival.source_id));
         let entry = Entry {

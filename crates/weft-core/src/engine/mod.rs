@@ -47,7 +47,7 @@ use crate::trigger::Triggers;
 
 pub use count::Touched;
 pub use endpoint::{OpenError, Opening, Side};
-pub use post::Admitted;
+pub use post::{Admitted, ReportPlace};
 
 use message::{Claim, Message, PostedReceive, Pull, Shared, UnexpectedMessage};
 pub use message::{ClaimId, Peek, Peeked};
@@ -627,6 +627,21 @@ impl<M: Memory> Engine<M> {
     /// Who sent the message that the oldest completion of a queue tells of.
     pub fn completion_source(&self, queue: QueueId) -> Option<Address> {
         self.queues.get(queue.0 as usize)?.source(&self.addresses)
+    }
+
+    /// A queue, for who takes several completions out of it: where their sources have names, the queue, and the memory that
+    /// has their buffers. [`Engine::completions_taken`] follows.
+    #[inline]
+    pub fn completions_of(&mut self, queue: QueueId) -> Option<(&AddressVector, &mut CompletionQueue, &mut M)> {
+        Some((&self.addresses, self.queues.get_mut(queue.0 as usize)?, &mut self.memory))
+    }
+
+    /// Completions were taken out of a queue: who was held back for want of room may be told.
+    #[inline]
+    pub fn completions_taken(&mut self, queue: QueueId) {
+        if self.credits_owed {
+            self.grant_credits(queue);
+        }
     }
 
     /// Takes the oldest completion out of a queue.

@@ -6,7 +6,9 @@ use super::{Endpoint, EndpointKind, Engine, Known};
 use crate::address::Address;
 use crate::atomic::AtomicClass;
 use crate::command::{Command, CommandFlags, EndpointId, Level, Operation, PostError};
-use crate::event::{Completion, CompletionFlags, CompletionKind, CounterId, Entry as Ended, Failure, QueueId};
+use crate::event::{
+    Completion, CompletionFlags, CompletionKind, CompletionQueue, CounterId, Entry as Ended, Failure, QueueId,
+};
 use crate::hash::Peer;
 use crate::limits::{
     ATOMIC_MAX_BYTES, LIFE_PSN_MAX, MESSAGE_LENGTH_MAX_BYTES, PROBE_LINGER_US, REST_US, RESTING_MAX, WINDOW_MAX,
@@ -96,7 +98,7 @@ impl<M: Memory> Engine<M> {
 
     /// Checks a command that will be done when it is posted, and that its completion has a place. Nothing is kept: the
     /// next call is [`Engine::report_done`], or none.
-    #[inline]
+    #[inline(always)]
     pub fn admit_done(&self, command: &Command) -> Result<Admitted, PostError> {
         let endpoint = self.endpoint(command.endpoint).ok_or(PostError::NoSuchEndpoint)?;
         if endpoint.kind != EndpointKind::Reliable {
@@ -112,27 +114,23 @@ impl<M: Memory> Engine<M> {
     }
 
     /// A command that was done at once. `local` is the buffer that its completion gives back.
-    #[inline]
     pub fn report_done(&mut self, command: &Command, admitted: Admitted, local: LocalKey) {
         if admitted.counter.is_some() {
             self.count(admitted.counter, true);
         }
         if let Some(queue) = admitted.queue.and_then(|queue| self.queues.get_mut(queue.0 as usize)) {
-            queue.push_at_once(Ended {
-                context: command.context,
-                length: u64::from(command.length),
-                tag: if command.operation == Operation::TaggedSend { command.address } else { 0 },
-                immediate: None,
-                place: 0,
-                peer: Some(command.peer),
-                local,
-                kind: kind_of(command.operation),
-                flags: CompletionFlags::NONE,
-                result: Ok(()),
-            });
+            queue.push_at_once(done(command, local));
         } else if local != LocalKey::NONE {
             self.memory.release(local);
         }
+    }
+
+    /// As [`Engine::admit_done`], for a command without a buffer to give back, and with the queue at hand:
+    /// [`ReportPlace::report`] follows, or nothing.
+    #[inline(always)]
+    pub fn place_for_report(&mut self, command: &Command) -> Result<ReportPlace<'_>, PostError> {
+        let Admitted { queue, counter } = self.admit_done(command)?;
+        Ok(ReportPlace { queue: queue.and_then(|queue| self.queues.get_mut(queue.0 as usize)), counter })
     }
 
     fn check_operation(&self, command: &Command) -> Result<(), PostError> {
@@ -520,7 +518,43 @@ fn abandon(tracker: &mut Tracker, handle: u16) {
     }
 }
 
-#[inline]
+/// Where a command that is done at once will be reported, as long as nothing else happens.
+#[derive(Debug)]
+pub struct ReportPlace<'a> {
+    queue: Option<&'a mut CompletionQueue>,
+    counter: Option<CounterId>,
+}
+
+impl ReportPlace<'_> {
+    /// The command was done. What counts it is for [`Engine::count_done`].
+    #[inline(always)]
+    #[must_use]
+    pub fn report(self, command: &Command) -> Option<CounterId> {
+        if let Some(queue) = self.queue {
+            queue.push_at_once(done(command, LocalKey::NONE));
+        }
+        self.counter
+    }
+}
+
+/// The completion of a command that was done at once.
+#[inline(always)]
+fn done(command: &Command, local: LocalKey) -> Ended {
+    Ended {
+        context: command.context,
+        length: u64::from(command.length),
+        tag: if command.operation == Operation::TaggedSend { command.address } else { 0 },
+        immediate: None,
+        place: 0,
+        peer: Some(command.peer),
+        local,
+        kind: kind_of(command.operation),
+        flags: CompletionFlags::NONE,
+        result: Ok(()),
+    }
+}
+
+#[inline(always)]
 fn counter_of(endpoint: &Endpoint, operation: Operation) -> Option<CounterId> {
     let bindings = &endpoint.bindings;
     match operation {
@@ -538,7 +572,7 @@ pub struct Admitted {
     counter: Option<CounterId>,
 }
 
-#[inline]
+#[inline(always)]
 fn kind_of(operation: Operation) -> CompletionKind {
     match operation {
         Operation::Read | Operation::Pull => CompletionKind::Read,

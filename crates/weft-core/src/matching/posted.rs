@@ -95,6 +95,15 @@ impl<T> Posted<T> {
     #[must_use]
     #[inline(always)]
     pub fn first(&mut self, source: SourceId, tag: u64) -> Option<PostedId> {
+        // Most programs post in the order in which messages come: the oldest is looked at here, the others elsewhere.
+        match self.slab.oldest()? {
+            (id, node) if self.meets(node, id, source, tag) => Some(PostedId(id)),
+            _ => self.first_behind(source, tag),
+        }
+    }
+
+    #[inline(never)]
+    fn first_behind(&mut self, source: SourceId, tag: u64) -> Option<PostedId> {
         let mut at = self.slab.oldest();
         for _ in 0..MATCH_LOOKS {
             let (id, node) = at?;
@@ -107,7 +116,7 @@ impl<T> Posted<T> {
     }
 
     /// Whether a receive is for a message of this source and tag.
-    #[inline]
+    #[inline(always)]
     fn meets(&self, node: &Node<T>, id: EntryId, source: SourceId, tag: u64) -> bool {
         let kind = match class_of(id.stamp) {
             EXACT => Kind::EXACT,
@@ -167,26 +176,26 @@ impl<T> Posted<T> {
         self.slab.get_mut(id.0)
     }
 
-    /// Takes a receive out; `None` when it is gone already.
-    pub fn remove(&mut self, id: PostedId) -> Option<T> {
-        self.unlink(id)?;
-        self.slab.remove(id.0)
-    }
-
     /// Takes a receive out that nobody needs any more.
     #[inline(always)]
     pub fn discard(&mut self, id: PostedId) {
         let class = class_of(id.0.stamp);
-        let plain = self.slab.node(id.0).is_some_and(|node| node.hash == 0);
-        if plain && class == EXACT {
-            self.slab.discard(id.0);
-        } else if plain && let Some(class) = self.wild.get_mut((class as usize).wrapping_sub(1)) {
-            class.len -= 1;
-            self.wild_len -= 1;
-            self.slab.discard(id.0);
+        let plain = self.slab.node(id.0).is_some_and(|node| node.hash == 0) && class != LISTED;
+        if plain {
+            if let Some(class) = self.wild.get_mut((class as usize).wrapping_sub(1)) {
+                class.len -= 1;
+                self.wild_len -= 1;
+            }
+            self.slab.drop_at(id.0.place);
         } else if self.unlink(id).is_some() {
             self.slab.discard(id.0);
         }
+    }
+
+    /// Takes a receive out; `None` when it is gone already.
+    pub fn remove(&mut self, id: PostedId) -> Option<T> {
+        self.unlink(id)?;
+        self.slab.remove(id.0)
     }
 
     #[inline(never)]

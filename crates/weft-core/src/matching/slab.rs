@@ -119,12 +119,18 @@ impl<T> Slab<T> {
     }
 
     /// The same where nobody wants the item.
-    #[inline(always)]
     pub(super) fn discard(&mut self, id: EntryId) {
         if self.has(id) {
-            self.leave(id.place);
-            self.nodes[id.place as usize].item = None;
+            self.drop_at(id.place);
         }
+    }
+
+    /// The same of an entry that was just found.
+    #[inline(always)]
+    pub(super) fn drop_at(&mut self, place: u32) {
+        let node = &mut self.nodes[place as usize];
+        node.item = None;
+        self.leave(place);
     }
 
     /// Takes a place out of the order, and makes it a free one.

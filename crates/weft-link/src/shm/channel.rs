@@ -12,7 +12,7 @@ use weft_mem::{Segment, SegmentMut};
 use super::Record;
 use super::layout::{
     PROGRESS, RECEIVER_STATE, REGION_BYTES, REQUESTS, RESPONSES, RING_ALL_SLOTS, RingLayout, SENDER_STATE, SLOT_BYTES,
-    SLOT_INLINE, WORD_STRIDE, WORDS,
+    SLOT_INLINE, SLOT_WORDS, WORD_STRIDE, WORDS,
 };
 use super::region::Region;
 use super::ring::{self, Broken, Consumer, HEAVY, Place, Producer, PushError, Taken};
@@ -173,12 +173,26 @@ impl Sender {
         Ok(())
     }
 
-    /// As [`Sender::push`], with a payload that others may write meanwhile.
-    #[inline]
+    /// As [`Sender::push`], with a payload that others may write meanwhile. Short ones are put where this is called.
+    #[inline(always)]
     pub fn push_segment(&mut self, record: &Record, payload: Segment<'_>) -> Result<(), PushError> {
+        if !self.producer.takes_inline(payload.len()) {
+            return self.push_anyhow(*record, payload);
+        }
+        let to = self.producer.room().slot_bytes(self.producer.slot()).wrapping_add(SLOT_INLINE);
+        // SAFETY: the slot has room for as many bytes and is ours alone until it is committed; who made the segment
+        // promised that it can be read.
+        unsafe { copy::copy(to, payload.as_iovec().iov_base.cast(), payload.len()) };
+        self.producer.commit(record, Place::Inline, payload.len());
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn push_anyhow(&mut self, record: Record, payload: Segment<'_>) -> Result<(), PushError> {
+        let record = &record;
         let place = self.producer.reserve(payload.len())?;
         let to = match place {
-            Place::Inline => self.producer.room().slot(self.producer.slot()).wrapping_add(SLOT_INLINE),
+            Place::Inline => self.producer.room().slot_bytes(self.producer.slot()).wrapping_add(SLOT_INLINE),
             Place::Data(offset, _) => self.producer.room().data(offset),
         };
         // SAFETY: the ring reserved this part of the mapping for as many bytes, and nobody has a reference into it; who
@@ -246,7 +260,7 @@ impl Claim<'_> {
     pub fn segment(&mut self) -> SegmentMut<'_> {
         let room = self.producer.room();
         let pointer = match self.place {
-            Place::Inline => room.slot(self.producer.slot()).wrapping_add(SLOT_INLINE),
+            Place::Inline => room.slot_bytes(self.producer.slot()).wrapping_add(SLOT_INLINE),
             Place::Data(offset, _) => room.data(offset),
         };
         // SAFETY: the ring reserved this part of the mapping, which lives as long as the producer; nobody has a
@@ -301,6 +315,13 @@ impl Receiver {
     #[inline]
     pub fn peek(&mut self) -> Result<Option<Incoming<'_>>, Broken> {
         Ok(self.consumer.record()?.map(|taken| Incoming { taken, consumer: &self.consumer }))
+    }
+
+    /// Shows the oldest record to `take`, which says whether it is done with it, and what to give. Otherwise it stays, as if
+    /// it had been peeked at. `None`: there is none.
+    #[inline(always)]
+    pub fn show<T>(&mut self, take: impl FnOnce(&Incoming<'_>) -> (bool, T)) -> Result<Option<T>, Broken> {
+        self.consumer.show(|consumer, taken| take(&Incoming { taken, consumer }))
     }
 
     /// Done with the record that was peeked; without one nothing happens.
@@ -369,7 +390,7 @@ impl<'a> Incoming<'a> {
         let (taken, room) = (&self.taken, self.consumer.room());
         let pointer = match taken.offset {
             Some(offset) => room.data(offset),
-            None => room.slot(self.consumer.slot()).wrapping_add(SLOT_INLINE),
+            None => room.slot_bytes(self.consumer.slot()).wrapping_add(SLOT_INLINE),
         };
         // SAFETY: the ring checked that the bytes lie in the data ring, or in the slot; the mapping lives as long as the
         // consumer, which stays borrowed, and nobody has a reference into it.
@@ -436,8 +457,8 @@ impl ShmRoom {
         }
     }
 
-    #[inline]
-    fn slot(&self, slot: u32) -> *mut u8 {
+    #[inline(always)]
+    fn slot_bytes(&self, slot: u32) -> *mut u8 {
         // No number leads outside, and a comparison costs less than a division.
         self.slots.wrapping_add(slot.min(RING_ALL_SLOTS - 1) as usize * SLOT_BYTES)
     }
@@ -459,12 +480,11 @@ impl ring::Room for ShmRoom {
     const NEAR_SLOTS: u32 = RING_NEAR_SLOTS;
     const FAR_SLOTS: u32 = RING_SLOTS;
 
-    #[inline]
-    fn slot_word(&self, slot: u32, word: usize) -> &AtomicU64 {
-        let pointer = self.slot(slot).wrapping_add(word * 8 % SLOT_BYTES);
-        // SAFETY: both numbers are bounded, so the word is one of a slot in the mapping, which lives as long as we do; it is
-        // aligned, and both processes use it as an atomic, or copy to it while it is theirs alone.
-        unsafe { AtomicU64::from_ptr(pointer.cast()) }
+    #[inline(always)]
+    fn slot(&self, slot: u32) -> &[AtomicU64; SLOT_WORDS] {
+        // SAFETY: the number is bounded, so the slot is one in the mapping, which lives as long as we do; it is aligned, and
+        // both processes use its words as atomics, or copy to them while they are theirs alone.
+        unsafe { &*self.slot_bytes(slot).cast() }
     }
 
     #[inline]
@@ -472,7 +492,7 @@ impl ring::Room for ShmRoom {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a hint, which touches nothing; the address is in the mapping anyway.
         unsafe {
-            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(self.slot(slot).cast());
+            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(self.slot_bytes(slot).cast());
         }
         #[cfg(not(target_arch = "x86_64"))]
         let _ = slot;

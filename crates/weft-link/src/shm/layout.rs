@@ -14,6 +14,8 @@ pub(crate) const VERSION: u32 = 1;
 
 /// Bytes of a slot: two cache lines, of which a short record uses one.
 pub(crate) const SLOT_BYTES: usize = 128;
+/// The same in words.
+pub(crate) const SLOT_WORDS: usize = SLOT_BYTES / 8;
 /// Words of a slot before its inline bytes.
 pub(crate) const SLOT_HEAD_WORDS: usize = 6;
 /// Where the inline bytes of a slot are.

@@ -9,11 +9,11 @@ use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::Arc;
 
 use super::Record;
+use super::layout::SLOT_WORDS;
 use super::ring::{Consumer, Place, Producer, PushError, Room};
 
 /// Preemptions that loom tries in one run; more find nothing that these do not, and take for ever.
 const PREEMPTIONS: usize = 3;
-const SLOT_WORDS: usize = 16;
 
 struct Shared {
     words: Vec<AtomicU64>,
@@ -35,8 +35,9 @@ impl<const FAR: u32, const FENCES: bool> Room for LoomRoom<FAR, FENCES> {
     const NEAR_SLOTS: u32 = 1;
     const FAR_SLOTS: u32 = FAR;
 
-    fn slot_word(&self, slot: u32, word: usize) -> &AtomicU64 {
-        &self.shared.words[slot as usize * SLOT_WORDS + word]
+    fn slot(&self, slot: u32) -> &[AtomicU64; SLOT_WORDS] {
+        let words = &self.shared.words[slot as usize * SLOT_WORDS..];
+        words.first_chunk().unwrap()
     }
 
     fn progress(&self) -> &AtomicU64 {

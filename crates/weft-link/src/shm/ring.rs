@@ -15,7 +15,7 @@
 use super::Record;
 #[cfg(any(test, loom))]
 use super::layout::SLOT_INLINE_WORDS;
-use super::layout::{DATA_ALIGN, IN_DATA_RING, NEXT_IS_FAR, SLOT_HEAD_WORDS};
+use super::layout::{DATA_ALIGN, IN_DATA_RING, NEXT_IS_FAR, SLOT_HEAD_WORDS, SLOT_WORDS};
 use super::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::limits::{
     INLINE_MAX_BYTES, PAYLOAD_MAX_BYTES, RING_DATA_BYTES, RING_LOOK_BYTES, RING_PUBLISH_BYTES, RING_PUBLISH_SLOTS,
@@ -85,8 +85,8 @@ pub(crate) trait Room {
     /// Slots of the far bank, a power of two.
     const FAR_SLOTS: u32;
 
-    /// A word of a slot: the near bank's slots come first. Both wrap around, so there is one for every number.
-    fn slot_word(&self, slot: u32, word: usize) -> &AtomicU64;
+    /// The words of a slot: the near bank's slots come first. No number leads outside.
+    fn slot(&self, slot: u32) -> &[AtomicU64; SLOT_WORDS];
     /// Has the first line of a slot fetched, which will be read soon.
     fn fetch_ahead(&self, _slot: u32) {}
     /// What the consumer has taken: the position in the near bank, and above it that in the far bank.
@@ -131,6 +131,11 @@ impl Position {
     }
 
     #[inline]
+    fn set(&mut self, far: bool, position: u32) {
+        *(if far { &mut self.far } else { &mut self.near }) = position;
+    }
+
+    #[inline]
     fn step(&mut self, far: bool) {
         let bank = if far { &mut self.far } else { &mut self.near };
         *bank = bank.wrapping_add(1);
@@ -139,7 +144,7 @@ impl Position {
 
 /// The slot of a position in a bank.
 #[inline]
-fn slot<R: Room>(far: bool, position: u32) -> u32 {
+fn slot_at<R: Room>(far: bool, position: u32) -> u32 {
     if far { R::NEAR_SLOTS + (position & (R::FAR_SLOTS - 1)) } else { position & (R::NEAR_SLOTS - 1) }
 }
 
@@ -148,7 +153,7 @@ fn slots<R: Room>(far: bool) -> u32 {
 }
 
 /// Tells the owner of a state word, if it sleeps, that something has been stored.
-#[inline]
+#[inline(always)]
 fn rouse<R: Room>(room: &R, state: &AtomicU32) {
     room.light_fence(state.load(Ordering::Relaxed));
     if state.load(Ordering::Relaxed) & ASLEEP != 0 {
@@ -176,8 +181,11 @@ pub(crate) enum Place {
 /// The side that writes.
 pub(crate) struct Producer<R: Room> {
     room: R,
-    /// Bank of the next record.
+    /// Bank of the next record, and its slot.
     far: bool,
+    slot: u32,
+    /// Records that can be written before the consumer's progress has to be looked at, or another bank chosen.
+    left: u32,
     /// What was written.
     head: Position,
     /// What was taken, as far as we know.
@@ -200,6 +208,8 @@ impl<R: Room> Producer<R> {
         Producer {
             room,
             far: false,
+            slot: 0,
+            left: R::NEAR_SLOTS,
             head: Position::default(),
             taken: Position::default(),
             data_head: 0,
@@ -215,6 +225,7 @@ impl<R: Room> Producer<R> {
     pub(crate) fn start_at(&mut self, position: u32) {
         self.head = Position { near: position, far: position };
         self.taken = self.head;
+        self.locate();
     }
 
     #[inline]
@@ -225,7 +236,18 @@ impl<R: Room> Producer<R> {
     /// The slot of the next record.
     #[inline]
     pub(crate) fn slot(&self) -> u32 {
-        slot::<R>(self.far, self.head.in_bank(self.far))
+        self.slot
+    }
+
+    /// Finds the slot of the next record, and how many can be written without a look.
+    fn locate(&mut self) {
+        let position = self.head.in_bank(self.far);
+        self.slot = slot_at::<R>(self.far, position);
+        self.left = slots::<R>(self.far) - self.used(self.far);
+        if self.far {
+            // After so many it is asked whether the near bank will do again.
+            self.left = self.left.min(R::NEAR_SLOTS - (position & (R::NEAR_SLOTS - 1)));
+        }
     }
 
     /// Records in a bank that were not taken, as far as we know.
@@ -248,9 +270,9 @@ impl<R: Room> Producer<R> {
     /// Finds a place for a payload. Nothing is taken before [`Producer::commit`].
     #[inline]
     pub(crate) fn reserve(&mut self, length: usize) -> Result<Place, PushError> {
-        if self.used(self.far) >= slots::<R>(self.far) {
+        if self.left == 0 {
             self.look()?;
-            if self.used(self.far) >= slots::<R>(self.far) {
+            if self.left == 0 {
                 return Err(PushError::Full);
             }
         }
@@ -324,7 +346,7 @@ impl<R: Room> Producer<R> {
                 return Err(Broken);
             }
             if step > 0 {
-                let last = slot::<R>(far, taken.in_bank(far).wrapping_sub(1));
+                let last = slot_at::<R>(far, taken.in_bank(far).wrapping_sub(1));
                 let end = self.ends.get(last as usize).copied().unwrap_or(self.data_taken);
                 // Payloads are taken in order, but the last ones of the two banks are not: the later one counts.
                 if end.wrapping_sub(self.data_taken) <= self.data_used() {
@@ -334,49 +356,58 @@ impl<R: Room> Producer<R> {
         }
         self.taken = taken;
         self.data_looked = self.data_head;
+        self.locate();
         Ok(())
+    }
+
+    /// Whether a short payload has a place, as far as is known without a look.
+    #[inline]
+    pub(crate) fn takes_inline(&self, length: usize) -> bool {
+        self.left > 0 && length <= INLINE_MAX_BYTES
     }
 
     /// Copies a short payload into the slot.
     #[inline]
     pub(crate) fn put_inline(&self, payload: &[u8]) {
-        let slot = self.slot();
-        let (words, rest) = payload.as_chunks::<8>();
-        let mut at = SLOT_HEAD_WORDS;
-        for word in words {
-            self.room.slot_word(slot, at).store(u64::from_le_bytes(*word), Ordering::Relaxed);
-            at += 1;
-        }
-        if !rest.is_empty() {
+        let places = self.room.slot(self.slot).iter().skip(SLOT_HEAD_WORDS);
+        for (place, bytes) in places.zip(payload.chunks(8)) {
             let mut word = [0; 8];
-            word.iter_mut().zip(rest).for_each(|(to, from)| *to = *from);
-            self.room.slot_word(slot, at).store(u64::from_le_bytes(word), Ordering::Relaxed);
+            word.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+            place.store(u64::from_le_bytes(word), Ordering::Relaxed);
         }
     }
 
     /// Hands the record over, whose payload is in its place already.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn commit(&mut self, record: &Record, place: Place, length: usize) {
-        let slot = self.slot();
+        let slot = self.slot;
+        debug_assert!(self.left > 0, "commit without reserve");
+        // Held here: stores into the ring could change anything as far as the compiler knows.
+        let [_, place_word, words @ ..] = self.room.slot(slot);
         let mut in_slot = match place {
             Place::Inline => length as u16,
             Place::Data(offset, end) => {
                 self.data_head = end;
                 let word = u64::from(length as u32) | u64::from(offset) << 32;
-                self.room.slot_word(slot, 1).store(word, Ordering::Relaxed);
+                place_word.store(word, Ordering::Relaxed);
                 IN_DATA_RING
             }
         };
         if let Some(end) = self.ends.get_mut(slot as usize) {
             *end = self.data_head;
         }
-        for (index, word) in record.words.iter().enumerate() {
-            self.room.slot_word(slot, 2 + index).store(*word, Ordering::Relaxed);
+        for (place, word) in words.iter().zip(&record.words) {
+            place.store(*word, Ordering::Relaxed);
         }
         self.head.step(self.far);
         // A number that the slot has not held before: a round ago it was lower by the slots of the bank.
         let sequence = self.head.in_bank(self.far);
-        self.choose_bank();
+        self.left = self.left.wrapping_sub(1);
+        if self.left == 0 {
+            self.choose_bank();
+        } else {
+            self.slot = slot_at::<R>(self.far, sequence);
+        }
         if self.far {
             in_slot |= NEXT_IS_FAR;
         }
@@ -384,26 +415,20 @@ impl<R: Room> Producer<R> {
             | u64::from(record.kind) << 32
             | u64::from(record.flags) << 40
             | u64::from(in_slot) << 48;
-        self.room.slot_word(slot, 0).store(head, Ordering::Release);
+        let [head_word, ..] = self.room.slot(slot);
+        head_word.store(head, Ordering::Release);
         rouse(&self.room, self.room.receiver_state());
     }
 
     /// Chooses the bank of the record after the one that is being handed over.
-    #[inline]
-    fn choose_bank(&mut self) {
-        let look = if self.far { self.head.far & (R::NEAR_SLOTS - 1) == 0 } else { self.used(false) >= R::NEAR_SLOTS };
-        if look {
-            self.choose_bank_slowly();
-        }
-    }
-
     #[cold]
-    fn choose_bank_slowly(&mut self) {
+    fn choose_bank(&mut self) {
         // A peer that lies is found out when the far bank seems full.
         let _ = self.look();
         // Back to the near bank only when the consumer keeps up: all but this record was taken.
         self.far =
             if self.far { self.used(false) > 0 || self.used(true) > 1 } else { self.used(false) >= R::NEAR_SLOTS };
+        self.locate();
     }
 
     /// Says that we are going to sleep until there is room for a payload; false: there is room already.
@@ -436,6 +461,8 @@ pub(crate) struct Taken {
     pub(crate) length: u32,
     /// Where it is in the data ring; `None`: it is in the slot.
     pub(crate) offset: Option<u32>,
+    /// Bank of the record after it.
+    next_far: bool,
 }
 
 /// The side that reads.
@@ -443,7 +470,7 @@ pub(crate) struct Consumer<R: Room> {
     room: R,
     /// Bank of the next record.
     far: bool,
-    /// What was taken.
+    /// What was taken of the bank that the next record is not in; of the other, the sequence number tells.
     tail: Position,
     /// The slot of the next record, and the sequence number that it will have.
     slot: u32,
@@ -456,8 +483,6 @@ pub(crate) struct Consumer<R: Room> {
     peeked: bool,
     /// Whether our state says so.
     asleep: bool,
-    /// Bank of the record after `current`.
-    next_far: bool,
     current: Taken,
 }
 
@@ -478,7 +503,6 @@ impl<R: Room> Consumer<R> {
             unpublished_bytes: 0,
             peeked: false,
             asleep: false,
-            next_far: false,
             current: Taken::default(),
         }
     }
@@ -498,13 +522,14 @@ impl<R: Room> Consumer<R> {
     #[inline]
     fn locate(&mut self) {
         let position = self.tail.in_bank(self.far);
-        (self.slot, self.sequence) = (slot::<R>(self.far, position), position.wrapping_add(1));
+        (self.slot, self.sequence) = (slot_at::<R>(self.far, position), position.wrapping_add(1));
     }
 
     /// Whether there is nothing to take.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.room.slot_word(self.slot, 0).load(Ordering::Acquire) as u32 != self.sequence
+        let [head, ..] = self.room.slot(self.slot);
+        head.load(Ordering::Acquire) as u32 != self.sequence
     }
 
     /// Copies the oldest record out; false: there is none.
@@ -521,26 +546,61 @@ impl<R: Room> Consumer<R> {
             self.peeked_again();
             return Ok(Some(self.current));
         }
-        let (slot, sequence) = (self.slot, self.sequence);
-        let head = self.room.slot_word(slot, 0).load(Ordering::Acquire);
+        let Some(taken) = self.copy_out()? else { return Ok(None) };
+        self.keep(taken);
+        Ok(Some(taken))
+    }
+
+    /// Shows the oldest record to `take`, which says whether it is done with it, and what to give. Otherwise the record
+    /// stays as it was shown. `None`: there is none.
+    #[inline(always)]
+    pub(crate) fn show<T>(&mut self, take: impl FnOnce(&Self, Taken) -> (bool, T)) -> Result<Option<T>, Broken> {
+        let taken = if self.peeked {
+            self.peeked_again();
+            self.current
+        } else {
+            let Some(taken) = self.copy_out()? else { return Ok(None) };
+            taken
+        };
+        let (done, given) = take(self, taken);
+        if done {
+            self.step(&taken)
+        } else {
+            self.keep(taken)
+        }
+        Ok(Some(given))
+    }
+
+    #[inline]
+    fn keep(&mut self, taken: Taken) {
+        self.current = taken;
+        self.peeked = true;
+    }
+
+    /// Copies the next record out, and checks it.
+    #[inline(always)]
+    fn copy_out(&mut self) -> Result<Option<Taken>, Broken> {
+        let sequence = self.sequence;
+        let [head, place, others @ ..] = self.room.slot(self.slot);
+        let head = head.load(Ordering::Acquire);
         if head as u32 != sequence {
             return self.nothing(head as u32, sequence).map(|()| None);
         }
         let mut words = [0; 4];
-        for (index, word) in words.iter_mut().enumerate() {
-            *word = self.room.slot_word(slot, 2 + index).load(Ordering::Relaxed);
+        for (word, place) in words.iter_mut().zip(others) {
+            *word = place.load(Ordering::Relaxed);
         }
         let record = Record { kind: (head >> 32) as u8, flags: (head >> 40) as u8, words };
         let in_slot = (head >> 48) as u16;
-        self.next_far = in_slot & NEXT_IS_FAR != 0;
+        let next_far = in_slot & NEXT_IS_FAR != 0;
         let in_slot = in_slot & !NEXT_IS_FAR;
         let taken = if usize::from(in_slot) <= INLINE_MAX_BYTES {
-            Taken { record, length: u32::from(in_slot), offset: None }
+            Taken { record, length: u32::from(in_slot), offset: None, next_far }
         } else {
             if in_slot != IN_DATA_RING {
                 return Err(Broken);
             }
-            let place = self.room.slot_word(slot, 1).load(Ordering::Relaxed);
+            let place = place.load(Ordering::Relaxed);
             let (length, offset) = (place as u32, (place >> 32) as u32);
             if length as usize > PAYLOAD_MAX_BYTES
                 || offset > RING_DATA_BYTES - length
@@ -548,10 +608,8 @@ impl<R: Room> Consumer<R> {
             {
                 return Err(Broken);
             }
-            Taken { record, length, offset: Some(offset) }
+            Taken { record, length, offset: Some(offset), next_far }
         };
-        self.current = taken;
-        self.peeked = true;
         Ok(Some(taken))
     }
 
@@ -592,8 +650,9 @@ impl<R: Room> Consumer<R> {
     pub(crate) fn inline(&self) -> [u64; SLOT_INLINE_WORDS] {
         let used = (self.current.length as usize).div_ceil(8);
         let mut inline = [0; SLOT_INLINE_WORDS];
-        for (index, word) in inline.iter_mut().take(used).enumerate() {
-            *word = self.room.slot_word(self.slot(), SLOT_HEAD_WORDS + index).load(Ordering::Relaxed).to_le();
+        let places = self.room.slot(self.slot).iter().skip(SLOT_HEAD_WORDS);
+        for (word, place) in inline.iter_mut().take(used).zip(places) {
+            *word = place.load(Ordering::Relaxed).to_le();
         }
         inline
     }
@@ -601,20 +660,30 @@ impl<R: Room> Consumer<R> {
     /// Done with the record that was peeked; without one nothing happens.
     #[inline]
     pub(crate) fn advance(&mut self) {
-        if !self.peeked {
-            return;
+        if self.peeked {
+            let taken = self.current;
+            self.step(&taken);
         }
+    }
+
+    #[inline(always)]
+    fn step(&mut self, taken: &Taken) {
         self.peeked = false;
-        self.tail.step(self.far);
-        self.far = self.next_far;
-        self.locate();
+        let position = self.sequence;
+        if taken.next_far == self.far {
+            (self.slot, self.sequence) = (slot_at::<R>(self.far, position), position.wrapping_add(1));
+        } else {
+            self.tail.set(self.far, position);
+            self.far = taken.next_far;
+            self.locate();
+        }
         if self.far {
             // In a stream the next ones are there: each would be a cache miss of its own.
-            self.room.fetch_ahead(slot::<R>(true, self.tail.far.wrapping_add(FETCH_AHEAD_SLOTS)));
+            self.room.fetch_ahead(slot_at::<R>(true, position.wrapping_add(FETCH_AHEAD_SLOTS)));
         }
         self.unpublished += 1;
-        if self.current.offset.is_some() {
-            self.unpublished_bytes += self.current.length;
+        if taken.offset.is_some() {
+            self.unpublished_bytes += taken.length;
         }
         if self.unpublished >= Self::PUBLISH_SLOTS || self.unpublished_bytes >= RING_PUBLISH_BYTES {
             self.publish();
@@ -625,6 +694,7 @@ impl<R: Room> Consumer<R> {
     pub(crate) fn publish(&mut self) {
         self.unpublished = 0;
         self.unpublished_bytes = 0;
+        self.tail.set(self.far, self.sequence.wrapping_sub(1));
         self.room.progress().store(self.tail.to_word(), Ordering::Release);
         rouse(&self.room, self.room.sender_state());
     }

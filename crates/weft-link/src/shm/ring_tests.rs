@@ -8,11 +8,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use proptest::prelude::*;
 
 use super::Record;
-use super::layout::DATA_ALIGN;
+use super::layout::{DATA_ALIGN, SLOT_WORDS};
 use super::ring::{ASLEEP, Broken, Consumer, Place, Producer, PushError, Room};
 use crate::limits::{INLINE_MAX_BYTES, PAYLOAD_MAX_BYTES, RING_DATA_BYTES};
 
-const SLOT_WORDS: usize = 16;
 const NEAR: u32 = 4;
 const FAR: u32 = 16;
 
@@ -48,8 +47,8 @@ impl Room for TestRoom {
     const NEAR_SLOTS: u32 = NEAR;
     const FAR_SLOTS: u32 = FAR;
 
-    fn slot_word(&self, slot: u32, word: usize) -> &AtomicU64 {
-        &self.0.words[slot as usize * SLOT_WORDS + word]
+    fn slot(&self, slot: u32) -> &[AtomicU64; SLOT_WORDS] {
+        self.0.words[slot as usize * SLOT_WORDS..].first_chunk().unwrap()
     }
 
     fn progress(&self) -> &AtomicU64 {
@@ -187,10 +186,10 @@ proptest! {
         let room = TestRoom::new();
         let (_, mut consumer) = room.ring();
         for (index, word) in words.iter().enumerate() {
-            room.slot_word(0, index).store(*word, Ordering::Relaxed);
+            room.slot(0)[index].store(*word, Ordering::Relaxed);
         }
         if sequence {
-            room.slot_word(0, 0).store(words[0] & !0xffff_ffff | 1, Ordering::Relaxed);
+            room.slot(0)[0].store(words[0] & !0xffff_ffff | 1, Ordering::Relaxed);
         }
         if consumer.peek() == Ok(true) {
             let taken = consumer.current();
@@ -246,7 +245,7 @@ fn numbers_wrap_around() {
     for slot in 0..NEAR + FAR {
         let (first, slots) = if slot < NEAR { (0, NEAR) } else { (NEAR, FAR) };
         let position = (0..slots).map(|back| start - 1 - back).find(|at| at % slots == slot - first).unwrap();
-        room.slot_word(slot, 0).store(u64::from(position + 1), Ordering::Relaxed);
+        room.slot(slot)[0].store(u64::from(position + 1), Ordering::Relaxed);
     }
     producer.start_at(start);
     consumer.start_at(start);
@@ -292,12 +291,12 @@ fn nonsense_in_a_slot_is_noticed() {
     let room = TestRoom::new();
     let (_, mut consumer) = room.ring();
     for nonsense in [2u64, 77, u64::from(u32::MAX), 1 | 81 << 48, 1 | 0x7ffe << 48] {
-        room.slot_word(0, 0).store(nonsense, Ordering::Relaxed);
+        room.slot(0)[0].store(nonsense, Ordering::Relaxed);
         assert_eq!(consumer.peek(), Err(Broken), "{nonsense:x}");
     }
     for (length, offset) in [(65537, 0), (100, 1), (64, RING_DATA_BYTES), (128, RING_DATA_BYTES - 64), (u32::MAX, 64)] {
-        room.slot_word(0, 0).store(1 | 0x7fff << 48, Ordering::Relaxed);
-        room.slot_word(0, 1).store(u64::from(length) | u64::from(offset) << 32, Ordering::Relaxed);
+        room.slot(0)[0].store(1 | 0x7fff << 48, Ordering::Relaxed);
+        room.slot(0)[1].store(u64::from(length) | u64::from(offset) << 32, Ordering::Relaxed);
         assert_eq!(consumer.peek(), Err(Broken), "{length} {offset}");
     }
 }

@@ -116,8 +116,8 @@ pub(crate) struct Local {
     commands_max: usize,
     routes: Vec<Option<Box<Route>>>,
     visitors: Vec<Option<Box<Visitor>>>,
-    /// What is known about each named peer, for each endpoint that has asked.
-    ways: Vec<Vec<(EndpointId, Way)>>,
+    /// What is known about each named peer.
+    ways: Vec<Ways>,
     events: Vec<NodeEvent>,
     statistics: LocalStatistics,
     handles: Handles,
@@ -134,6 +134,35 @@ pub(crate) struct Local {
 enum Way {
     Packets,
     Route(u32),
+}
+
+/// How a peer is reached from each endpoint that has asked. Most peers are asked for by one.
+#[derive(Default)]
+struct Ways {
+    first: Option<(EndpointId, Way)>,
+    others: Vec<(EndpointId, Way)>,
+}
+
+impl Ways {
+    #[inline(always)]
+    fn from(&self, endpoint: EndpointId) -> Option<Way> {
+        match self.first {
+            Some((from, way)) if from == endpoint => Some(way),
+            _ => self.others.iter().find(|(from, _)| *from == endpoint).map(|(_, way)| *way),
+        }
+    }
+
+    fn insert(&mut self, endpoint: EndpointId, way: Way) {
+        match self.first {
+            None => self.first = Some((endpoint, way)),
+            Some(_) => self.others.push((endpoint, way)),
+        }
+    }
+
+    fn retain(&mut self, kept: impl Fn(EndpointId, Way) -> bool) {
+        self.first = self.first.filter(|(from, way)| kept(*from, *way));
+        self.others.retain(|(from, way)| kept(*from, *way));
+    }
 }
 
 impl Local {
@@ -172,12 +201,11 @@ impl Local {
     }
 
     /// The route of an endpoint to a peer, if the peer is on this machine.
-    #[inline]
+    #[inline(always)]
     fn route_to(&mut self, engine: &Engine<HostMemory>, endpoint: EndpointId, peer: PeerId) -> Option<u32> {
-        let known = self.ways.get(peer.0 as usize).and_then(|ways| ways.iter().find(|(from, _)| *from == endpoint));
-        match known {
-            Some((_, Way::Route(index))) => Some(*index),
-            Some((_, Way::Packets)) => None,
+        match self.ways.get(peer.0 as usize).and_then(|ways| ways.from(endpoint)) {
+            Some(Way::Route(index)) => Some(index),
+            Some(Way::Packets) => None,
             None => self.find_way(engine, endpoint, peer),
         }
     }
@@ -193,10 +221,10 @@ impl Local {
         let index = known.map(|index| index as u32).or_else(|| self.connect(endpoint, number, to));
         let place = peer.0 as usize;
         if self.ways.len() <= place {
-            self.ways.resize_with(place + 1, Vec::new);
+            self.ways.resize_with(place + 1, Ways::default);
         }
         if let Some(ways) = self.ways.get_mut(place) {
-            ways.push((endpoint, index.map_or(Way::Packets, Way::Route)));
+            ways.insert(endpoint, index.map_or(Way::Packets, Way::Route));
         }
         index
     }
@@ -223,14 +251,14 @@ impl Local {
 
     /// Whether what an endpoint sends to a peer goes this road.
     pub(crate) fn reaches(&self, endpoint: EndpointId, peer: PeerId) -> bool {
-        let ways = self.ways.get(peer.0 as usize).into_iter().flatten();
-        ways.into_iter().any(|(from, way)| *from == endpoint && matches!(way, Way::Route(_)))
+        let way = self.ways.get(peer.0 as usize).and_then(|ways| ways.from(endpoint));
+        matches!(way, Some(Way::Route(_)))
     }
 
     /// What was known about a name does not hold any more.
     pub(crate) fn forget_peer(&mut self, peer: PeerId) {
         if let Some(ways) = self.ways.get_mut(peer.0 as usize) {
-            ways.clear();
+            *ways = Ways::default();
         }
     }
 
@@ -271,8 +299,42 @@ impl Local {
         Some(Ok(()))
     }
 
-    /// Does a command at once, with bytes that are the caller's: a message into the ring, a write straight into the peer's
-    /// memory. `None`: that is not possible now. `Ok`: it has to be reported as done.
+    /// Whether a command is one that [`Local::do_at_once`] may do.
+    #[inline(always)]
+    pub(crate) fn could_do_at_once(command: &Command) -> bool {
+        let simple = matches!(command.operation, Operation::Send | Operation::TaggedSend | Operation::Write);
+        let plain = simple && command.level != Level::Delivered && !command.has(CommandFlags::FENCE);
+        // What is injected with a completion has that before it is under way.
+        let injected = command.level == Level::Injected && !command.has(CommandFlags::SILENT);
+        plain && !injected
+    }
+
+    /// Does such a command at once, with bytes that are the caller's, and reports it: a message into the ring, a write
+    /// straight into the peer's memory. `None`: that is not possible now.
+    #[inline(always)]
+    pub(crate) fn do_and_report(
+        &mut self,
+        engine: &mut Engine<HostMemory>,
+        command: &Command,
+        bytes: Segment<'_>,
+    ) -> Option<Result<(), PostError>> {
+        let index = self.route_to(engine, command.endpoint, command.peer)?;
+        let route = self.routes.get_mut(index as usize)?.as_mut()?;
+        // What is done cannot be refused any more.
+        let place = match engine.place_for_report(command) {
+            Ok(place) => place,
+            Err(error) => return Some(Err(error)),
+        };
+        if !route.do_at_once(command, bytes, &mut self.statistics) {
+            return None;
+        }
+        if let Some(counter) = place.report(command) {
+            engine.count_done(counter);
+        }
+        Some(Ok(()))
+    }
+
+    /// The same where a buffer goes back with the completion. `Ok`: it has to be reported as done.
     #[inline]
     pub(crate) fn do_at_once(
         &mut self,
@@ -280,11 +342,7 @@ impl Local {
         command: &Command,
         bytes: Segment<'_>,
     ) -> Option<Result<Admitted, PostError>> {
-        let simple = matches!(command.operation, Operation::Send | Operation::TaggedSend | Operation::Write);
-        let plain = simple && command.level != Level::Delivered && !command.has(CommandFlags::FENCE);
-        // What is injected with a completion has that before it is under way.
-        let injected = command.level == Level::Injected && !command.has(CommandFlags::SILENT);
-        let index = self.route_to(engine, command.endpoint, command.peer).filter(|_| plain && !injected)?;
+        let index = self.route_to(engine, command.endpoint, command.peer)?;
         let route = self.routes.get_mut(index as usize)?.as_mut()?;
         // What is done cannot be refused any more.
         let admitted = match engine.admit_done(command) {
@@ -530,7 +588,7 @@ impl Local {
     fn end_route(&mut self, engine: &mut Engine<HostMemory>, index: usize, failure: Failure) {
         let Some(mut route) = self.routes.get_mut(index).and_then(Option::take) else { return };
         for ways in &mut self.ways {
-            ways.retain(|(_, way)| *way != Way::Route(index as u32));
+            ways.retain(|_, way| way != Way::Route(index as u32));
         }
         route.fail(engine, failure);
         self.handles.close_channel(route.channel.id());
@@ -562,7 +620,7 @@ impl Local {
         self.end_commands(engine, endpoint);
         self.dismiss(engine, |arrival| arrival.endpoint == endpoint);
         for ways in &mut self.ways {
-            ways.retain(|(from, _)| *from != endpoint);
+            ways.retain(|from, _| from != endpoint);
         }
     }
 

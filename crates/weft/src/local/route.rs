@@ -165,7 +165,7 @@ impl Route {
     }
 
     /// Does a command with the caller's own bytes, if nothing is in the way.
-    #[inline]
+    #[inline(always)]
     pub(super) fn do_at_once(
         &mut self,
         command: &Command,

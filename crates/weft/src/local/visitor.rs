@@ -122,6 +122,16 @@ enum Outcome {
     Early,
 }
 
+/// What a record turned out to be.
+enum Shown {
+    /// A whole message.
+    Done(Outcome),
+    /// One whose lengths differ.
+    Nonsense,
+    /// Another request, or one that has to wait.
+    Another(Record),
+}
+
 /// A payload in the ring.
 struct Bytes<'a>(Segment<'a>);
 
@@ -140,6 +150,11 @@ impl Payload<HostMemory> for Bytes<'_> {
     #[inline(always)]
     fn place_whole(&self, memory: &mut HostMemory, local: LocalKey, offset: u64) -> bool {
         memory.fill(local, offset, self.0)
+    }
+
+    #[inline(always)]
+    fn place_at_last(&self, memory: &mut HostMemory, local: LocalKey, offset: u64) -> Option<LocalKey> {
+        memory.fill_at_last(local, offset, self.0)
     }
 
     fn keep(&self, into: &mut [u8]) {
@@ -284,42 +299,44 @@ impl Visitor {
         engine: &mut Engine<HostMemory>,
         statistics: &mut LocalStatistics,
     ) -> Result<Option<Outcome>, Broken> {
-        let Some(incoming) = self.channel.receiver().peek()? else { return Ok(None) };
-        let record = incoming.record();
-        let request = Request::of(&record).ok_or(Broken)?;
-        if self.may_owe && matches!(request, Request::Send | Request::Long) && self.pulls.has_short() {
-            return Ok(Some(Outcome::Early));
-        }
-        if request == Request::Send {
+        let may_wait = self.may_owe && self.pulls.has_short();
+        let (arrival, receiver) = (&mut self.arrival, self.channel.receiver());
+        let shown = receiver.show(|incoming| {
+            let record = incoming.record();
+            if record.kind != Request::Send as u8 || record.flags & record::DATAGRAM != 0 || may_wait {
+                return (false, Shown::Another(record));
+            }
             if record::length_of(&record) as usize != incoming.length() {
-                return Err(Broken);
+                return (false, Shown::Nonsense);
             }
-            fill(&mut self.arrival, &record);
-            if record.flags & record::DATAGRAM != 0 {
-                let mut bytes = vec![0; incoming.length()];
-                if incoming.segment().copy_to(&mut bytes) {
-                    engine.deliver_datagram(&self.arrival, &bytes);
-                }
-            } else if engine.deliver(&self.arrival, &Bytes(incoming.segment())) == Delivery::NotReady {
-                return Ok(Some(Outcome::Blocked));
-            }
-            self.channel.receiver().advance();
-            return Ok(Some(Outcome::Taken));
+            fill(arrival, &record);
+            let not_ready = engine.deliver(arrival, &Bytes(incoming.segment())) == Delivery::NotReady;
+            if not_ready { (false, Shown::Done(Outcome::Blocked)) } else { (true, Shown::Done(Outcome::Taken)) }
+        })?;
+        match shown {
+            None => Ok(None),
+            Some(Shown::Done(outcome)) => Ok(Some(outcome)),
+            Some(Shown::Nonsense) => Err(Broken),
+            Some(Shown::Another(record)) => self.request_more(engine, statistics, &record).map(Some),
         }
-        self.request_more(engine, statistics, request, &record).map(Some)
     }
 
-    /// Any request but a whole message.
+    /// Any request but a whole message that can be taken at once.
     #[inline(never)]
     fn request_more(
         &mut self,
         engine: &mut Engine<HostMemory>,
         statistics: &mut LocalStatistics,
-        request: Request,
         record: &Record,
     ) -> Result<Outcome, Broken> {
-        self.may_owe = true;
+        let request = Request::of(record).ok_or(Broken)?;
+        if self.may_owe && matches!(request, Request::Send | Request::Long) && self.pulls.has_short() {
+            return Ok(Outcome::Early);
+        }
+        self.may_owe |= request != Request::Send;
         let outcome = match request {
+            // A datagram: no other is left to this.
+            Request::Send => self.datagram(engine, record)?,
             Request::Long => self.begin_long(engine, record)?,
             Request::More => self.more(engine)?,
             Request::Offer => self.offered(engine, record)?,
@@ -336,13 +353,25 @@ impl Visitor {
                 }
                 Outcome::Taken
             }
-            Request::Send => Outcome::Taken,
         };
         if outcome == Outcome::Taken {
             self.channel.receiver().advance();
             statistics.served += u64::from(matches!(request, Request::Write | Request::Read | Request::Atomic));
         }
         Ok(outcome)
+    }
+
+    /// A message that is lost where nobody waits for it.
+    fn datagram(&mut self, engine: &mut Engine<HostMemory>, record: &Record) -> Result<Outcome, Broken> {
+        let payload = self.payload()?;
+        if record::length_of(record) as usize != payload.len() {
+            return Err(Broken);
+        }
+        let mut bytes = vec![0; payload.len()];
+        if payload.copy_to(&mut bytes) {
+            engine.deliver_datagram(&message(&self.arrival, record), &bytes);
+        }
+        Ok(Outcome::Taken)
     }
 
     // ------------------------------------------------------------------ messages in parts

@@ -34,16 +34,23 @@ pub(super) struct PostedReceive {
     receive: Receive,
     /// Of multi-receive: what its messages share.
     shared: Option<u32>,
+    /// Nothing about it is special.
+    plain: bool,
 }
 
 impl PostedReceive {
+    #[inline(always)]
+    fn new(receive: &Receive, shared: Option<u32>) -> PostedReceive {
+        let plain = shared.is_none() && receive.counter.is_none() && !(receive.silent || receive.announce);
+        PostedReceive { receive: *receive, shared, plain }
+    }
+
     /// Buffer, offset and context, if a message of this length fits and nothing about the receive is special.
     #[inline]
     pub(super) fn simple(&self, length: u32) -> Option<(LocalKey, u64, u64)> {
         let receive = &self.receive;
-        let plain = self.shared.is_none() && receive.counter.is_none() && !(receive.silent || receive.announce);
-        let plain = plain && u64::from(length) <= receive.length;
-        plain.then_some((receive.local, receive.offset, receive.context))
+        let fits = u64::from(length) <= receive.length;
+        (self.plain && fits).then_some((receive.local, receive.offset, receive.context))
     }
 }
 

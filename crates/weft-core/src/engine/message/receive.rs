@@ -6,15 +6,18 @@ impl<M: Memory> Engine<M> {
     /// Takes a buffer for messages. A message that waits is taken at once.
     #[inline]
     pub fn post_receive(&mut self, now: Time, receive: &Receive) -> Result<(), PostError> {
-        if self.enlist_simply(receive) { Ok(()) } else { self.post_receive_anyhow(now, *receive) }
+        let length = self.memory.local_length(receive.local).unwrap_or(0);
+        if self.enlist_simply(receive, length) { Ok(()) } else { self.post_receive_anyhow(now, *receive) }
     }
 
     /// The usual case of [`Engine::post_receive`], step by step in one place: no message waits for it, nor does a sender, so
-    /// that it needs no time. False: it is another case, or wrong, and nothing was changed.
-    #[inline]
-    pub fn enlist_simply(&mut self, receive: &Receive) -> bool {
+    /// that it needs no time. `length` is that of the local buffer. False: it is another case, or wrong, and nothing was
+    /// changed.
+    #[inline(always)]
+    pub fn enlist_simply(&mut self, receive: &Receive, length: u64) -> bool {
         let special = receive.multi.is_some() || receive.counter.is_some() || receive.announce;
-        if special || self.credits_owed || self.check_local(receive.local, receive.offset, receive.length).is_err() {
+        let inside = receive.offset.checked_add(receive.length).is_some_and(|end| end <= length);
+        if special || self.credits_owed || !inside {
             return false;
         }
         let source = match receive.source {
@@ -30,7 +33,7 @@ impl<M: Memory> Engine<M> {
         }
         let (posted, unexpected) = lists(endpoint, receive.tagged);
         let (tag, ignore) = if receive.tagged { (receive.tag, receive.ignore) } else { (0, 0) };
-        let item = PostedReceive { receive: *receive, shared: None };
+        let item = PostedReceive::new(receive, None);
         unexpected.is_empty() && posted.post(source, tag, ignore, item).is_ok()
     }
 
@@ -84,7 +87,7 @@ impl<M: Memory> Engine<M> {
         let queue = self.endpoint(receive.endpoint).and_then(|endpoint| endpoint.bindings.receive_queue);
         let room = self.reserve(queue);
         if room {
-            self.cancelled(receive.endpoint, &PostedReceive { receive: *receive, shared: None }, failure);
+            self.cancelled(receive.endpoint, &PostedReceive::new(receive, None), failure);
         }
         room
     }
@@ -181,7 +184,7 @@ impl<M: Memory> Engine<M> {
     ) -> Result<(), PostError> {
         let (posted, _) = self.lists_of(receive.endpoint, receive.tagged).ok_or(PostError::NoSuchEndpoint)?;
         let (tag, ignore) = if receive.tagged { (receive.tag, receive.ignore) } else { (0, 0) };
-        let posted = posted.post(source, tag, ignore, PostedReceive { receive: *receive, shared });
+        let posted = posted.post(source, tag, ignore, PostedReceive::new(receive, shared));
         posted.map(|_| ()).map_err(|_| PostError::QueueFull)
     }
 
