@@ -427,6 +427,14 @@ impl Core {
     fn send(&mut self) -> Result<usize, SendError> {
         let waiting = self.transmits.get(self.sent..self.filled).unwrap_or_default();
         let memory = self.engine.memory();
+        if let [alone] = waiting
+            && let [piece] = alone.pieces.as_slice()
+            && let Some(Sendable::Host(segment)) = sendable(memory, alone, piece)
+        {
+            // What latency is about: one datagram, in one piece.
+            let (to, segment_bytes, class) = (alone.to, alone.segment_bytes, alone.class);
+            return self.link.send(&[Outgoing { to, pieces: &[segment], segment_bytes, class }]);
+        }
         let mut segments = recycle(std::mem::take(&mut self.segments));
         // The engine may have let go of memory since it filled them: those from the first such on wait for their turn.
         let mut whole = 0;

@@ -272,6 +272,8 @@ pub struct Engine<M> {
     /// Of the last message; one counter for all targets.
     number: u32,
     datagrams: VecDeque<DatagramOut>,
+    /// Whom the last command went to: the next one mostly does too.
+    last_tracker: u32,
     /// No tracker needs anything before this.
     trackers_due: Time,
     urgent: bool,
@@ -279,6 +281,8 @@ pub struct Engine<M> {
     // The target's side.
     lives: Slab<Life>,
     life_of: HashMap<Peer, u32, Keyed>,
+    /// Whom the last request came from.
+    last_life: u32,
     tombstones: Tombstones,
     /// S, C and H of P-7.5.
     first_ticket: u64,
@@ -358,10 +362,12 @@ impl<M: Memory> Engine<M> {
             psn: random.next_u64() >> 1,
             number: random.next_u32(),
             datagrams: VecDeque::new(),
+            last_tracker: 0,
             trackers_due: Time::NEVER,
             urgent: false,
             lives: Slab::new(),
             life_of: HashMap::with_hasher(keyed.clone()),
+            last_life: 0,
             tombstones: Tombstones::new(keyed.clone(), first_ticket, config.tombstones_max),
             first_ticket,
             last_ticket: first_ticket - 1,
@@ -496,20 +502,21 @@ impl<M: Memory> Engine<M> {
             return;
         }
         // P-2.9: each entry gets the session header in front of it, over what was read before.
-        let mut header = [0; SESSION_BYTES];
-        header.iter_mut().zip(&*datagram).for_each(|(to, from)| *to = *from);
+        let Some(mut header) = datagram.first_chunk::<SESSION_BYTES>().copied() else { return };
         self.codec.unmark_bundle(&mut header);
         let mut at = SESSION_BYTES;
         while at < end {
-            let length = datagram.get(at..at + 2).and_then(|bytes| <[u8; 2]>::try_from(bytes).ok());
-            let length = length.map_or(0, |bytes| usize::from(u16::from_be_bytes(bytes)));
+            let length = datagram.get(at..).and_then(|bytes| bytes.first_chunk());
+            let length = length.map_or(0, |bytes| usize::from(u16::from_be_bytes(*bytes)));
             let start = at + 2;
             if length < TRANSPORT_BYTES || start + length > end {
                 self.statistics.dropped_malformed += 1;
                 return;
             }
             let Some(packet) = datagram.get_mut(start - SESSION_BYTES..start + length + TRAILER_BYTES) else { return };
-            packet.iter_mut().zip(header).for_each(|(to, from)| *to = from);
+            if let Some(place) = packet.first_chunk_mut() {
+                *place = header;
+            }
             self.handle_packet(&arrived, packet, &mut decoded);
             at = start + length;
         }
@@ -521,13 +528,31 @@ impl<M: Memory> Engine<M> {
         if self.narrow.len() < self.config.tickets_max.max(1) || self.narrow.contains_key(&Peer(to)) {
             self.narrow.insert(Peer(to), mtu_bytes);
         }
-        let Some(&index) = self.tracker_of.get(&Peer(to)) else { return };
+        let Some(index) = self.tracker_index(to) else { return };
         let Some(tracker) = self.trackers.get_mut(index) else { return };
         if mtu_bytes < tracker.mtu {
             tracker.mtu = mtu_bytes;
             tracker.congestion.set_packet(mtu_bytes);
             self.fail_oversized(now, index);
         }
+    }
+
+    /// The life of a peer.
+    #[inline]
+    fn life_index(&self, peer: SocketAddr) -> Option<u32> {
+        if self.lives.get(self.last_life).is_some_and(|life| life.peer == peer) {
+            return Some(self.last_life);
+        }
+        self.life_of.get(&Peer(peer)).copied()
+    }
+
+    /// The tracker of a target.
+    #[inline]
+    fn tracker_index(&self, peer: SocketAddr) -> Option<u32> {
+        if self.trackers.get(self.last_tracker).is_some_and(|tracker| tracker.peer == peer) {
+            return Some(self.last_tracker);
+        }
+        self.tracker_of.get(&Peer(peer)).copied()
     }
 
     /// Whether something posted should not wait for company: nothing is in flight to its target that would bring the

@@ -238,7 +238,8 @@ impl<M: Memory> Engine<M> {
 
     /// The tracker of a target, made when there is none.
     fn tracker_for(&mut self, now: Time, to: Address, command: &Command) -> u32 {
-        if let Some(&index) = self.tracker_of.get(&Peer(to.socket)) {
+        if let Some(index) = self.tracker_index(to.socket) {
+            self.last_tracker = index;
             return index;
         }
         let mtu = self.addresses.mtu(command.peer).unwrap_or(self.config.mtu_bytes);
