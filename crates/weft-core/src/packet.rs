@@ -23,6 +23,8 @@ pub const TRANSPORT_BYTES: usize = 32;
 pub const TRAILER_BYTES: usize = 4;
 /// Bytes in front of each entry of a bundle.
 pub const ENTRY_LENGTH_BYTES: usize = 2;
+/// Bytes of an acknowledgement with session header and trailer.
+pub(crate) const ACKNOWLEDGE_BYTES: usize = straight::ACKNOWLEDGE_BYTES + TRAILER_BYTES;
 /// Room for all headers and the trailer of any packet.
 pub const HEADERS_MAX_BYTES: usize = 160;
 
@@ -268,6 +270,12 @@ impl Codec {
             return straight::unmark_bundle(header);
         }
         self.handles.bundle.write(header, 0);
+    }
+
+    /// Whether a packet is an acknowledgement and nothing else, as far as that can be seen at once.
+    #[inline]
+    pub(crate) fn is_acknowledgement(&self, packet: &[u8]) -> bool {
+        self.straight.is_some() && packet.len() == ACKNOWLEDGE_BYTES && Straight::is_acknowledgement(packet)
     }
 
     /// Decodes a packet whose trailer was verified.

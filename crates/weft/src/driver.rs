@@ -252,10 +252,12 @@ impl Core {
             local.progress(&mut self.engine);
         }
         self.progress_packets();
+        self.engine.handle_late();
     }
 
     fn progress_packets(&mut self) {
         let now = self.now();
+        self.engine.handle_late();
         self.receive(now);
         if self.engine.poll_timeout() <= now {
             // Whoever was asleep finds his answers in the socket: they come before the conclusion that there are none.
@@ -266,7 +268,11 @@ impl Core {
             }
             self.engine.handle_timeout(now);
         }
-        self.transmit(now);
+        if self.sent != self.filled || self.engine.has_output(now) {
+            self.transmit(now);
+        } else {
+            (self.retry_at, self.flush_at) = (Time::NEVER, Time::NEVER);
+        }
         self.notify();
     }
 
@@ -289,6 +295,8 @@ impl Core {
         } else if self.engine.is_urgent() {
             self.transmit(now);
         }
+        // It has waited for what was posted to go first.
+        self.engine.handle_late();
         self.notify();
     }
 
@@ -359,7 +367,7 @@ impl Core {
             let received = link.receive(&mut |incoming| {
                 let (from, marked) = (incoming.from, incoming.marked);
                 for datagram in incoming.datagrams() {
-                    engine.handle_datagram(now, from, datagram, marked);
+                    engine.handle_datagram_early(now, from, datagram, marked);
                 }
             });
             match received {
@@ -468,6 +476,9 @@ impl Core {
 
     /// When the next round is due without anything coming in.
     fn next_time(&self) -> Time {
+        if self.engine.has_late() {
+            return Time(0);
+        }
         let mut next = self.engine.poll_timeout().min(self.retry_at).min(self.flush_at);
         if self.link.descriptor().is_none() {
             next = next.min(self.now().plus_micros(LINK_POLL_US));

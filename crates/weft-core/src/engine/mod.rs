@@ -34,7 +34,7 @@ use crate::event::{Completion, CompletionQueue, Counter, CounterId, Entry, Queue
 use crate::hash::{Keyed, Peer};
 use crate::matching::{Posted, Unexpected};
 use crate::memory::{Granted, Memory};
-use crate::packet::{Codec, SESSION_BYTES, TRAILER_BYTES, TRANSPORT_BYTES};
+use crate::packet::{ACKNOWLEDGE_BYTES, Codec, SESSION_BYTES, TRAILER_BYTES, TRANSPORT_BYTES};
 use crate::random::Random;
 use crate::reliable::entry::Entries;
 use crate::reliable::life::{Life, Request};
@@ -252,6 +252,8 @@ pub struct Engine<M> {
     statistics: Statistics,
     /// The time of the last call.
     clock: Time,
+    /// An acknowledgement that came behind a request.
+    late: Option<(Arrived, [u8; ACKNOWLEDGE_BYTES])>,
 
     // The initiator's side.
     /// Restart epoch (P-3.2).
@@ -350,6 +352,7 @@ impl<M: Memory> Engine<M> {
             kept_counters: BTreeSet::new(),
             statistics: Statistics::default(),
             clock: Time(0),
+            late: None,
             epoch: random.next_u32() | 1,
             entries: Entries::new(config.commands_max),
             groups: Slab::new(),
@@ -482,6 +485,15 @@ impl<M: Memory> Engine<M> {
 
     /// Takes one datagram. It may be changed: bundles are unpacked in place.
     pub fn handle_datagram(&mut self, now: Time, from: SocketAddr, datagram: &mut [u8], marked: bool) {
+        self.handle_datagram_early(now, from, datagram, marked);
+        self.handle_late();
+    }
+
+    /// As [`Engine::handle_datagram`], for a driver that wants to go on with a request as soon as it can: an
+    /// acknowledgement behind it may be left, as if it came later. [`Engine::handle_late`] takes it, and has to be called
+    /// before the driver sleeps.
+    pub fn handle_datagram_early(&mut self, now: Time, from: SocketAddr, datagram: &mut [u8], marked: bool) {
+        self.handle_late();
         self.clock = now;
         self.statistics.datagrams_received += 1;
         let Some(session) = self.codec.session(datagram).filter(|session| session.id == self.config.session) else {
@@ -517,9 +529,27 @@ impl<M: Memory> Engine<M> {
             if let Some(place) = packet.first_chunk_mut() {
                 *place = header;
             }
+            if at > SESSION_BYTES && start + length == end && self.codec.is_acknowledgement(packet) {
+                self.late = packet.first_chunk().map(|packet| (arrived, *packet));
+                return;
+            }
             self.handle_packet(&arrived, packet, &mut decoded);
             at = start + length;
         }
+    }
+
+    /// Takes what [`Engine::handle_datagram_early`] has left.
+    #[inline]
+    pub fn handle_late(&mut self) {
+        if let Some((arrived, packet)) = self.late.take() {
+            self.handle_packet(&arrived, &packet, &mut Decoded::default());
+        }
+    }
+
+    /// Whether [`Engine::handle_late`] has something to do.
+    #[inline]
+    pub fn has_late(&self) -> bool {
+        self.late.is_some()
     }
 
     /// The path to `to` carries no more than this.

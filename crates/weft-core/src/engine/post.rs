@@ -221,7 +221,7 @@ impl<M: Memory> Engine<M> {
             }
         }
         // A lone message goes at once; several wait for each other, but not for long enough to fill a datagram.
-        let alone = tracker.sent.is_empty();
+        let alone = tracker.sent.is_empty() || self.late.is_some();
         if !command.has(CommandFlags::MORE) && (alone || command.length >= tracker.mtu / 2 || tracker.queue.len() >= 64)
         {
             self.urgent = true;

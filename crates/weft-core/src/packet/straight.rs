@@ -34,7 +34,7 @@ const BODY_AT: usize = SESSION_BYTES + TRANSPORT_BYTES;
 
 const SEND_BYTES: usize = BODY_AT + 12;
 const TAGGED_SEND_BYTES: usize = BODY_AT + 20;
-const ACKNOWLEDGE_BYTES: usize = BODY_AT + 24;
+pub(super) const ACKNOWLEDGE_BYTES: usize = BODY_AT + 24;
 
 /// The flags' byte: the bit that stands for each flag of a command.
 const FLAG_BITS: [(Flags, u8); 6] = [
@@ -109,6 +109,12 @@ impl Straight {
         put::<_, 4, 16>(header, session.timestamp.to_be_bytes());
     }
 
+    /// Whether the opcode says so.
+    #[inline]
+    pub(super) fn is_acknowledgement(packet: &[u8]) -> bool {
+        packet.get(OPCODE_AT) == Some(&OPCODE_ACKNOWLEDGE)
+    }
+
     /// As [`super::Codec::encode`]; `None`: the tables have to do it.
     #[inline]
     pub(super) fn encode(self, command: &Command, reliability: &Reliability, out: &mut [u8]) -> Option<usize> {
@@ -168,8 +174,7 @@ impl Straight {
                 let slots = &mut decoded.command.slots;
                 *slots = common(header, Kind::Send, 0);
                 message(header, slots);
-                slots[Slot::Transaction as usize] =
-                    slots[Slot::Source as usize] << 32 | slots[Slot::Message as usize];
+                slots[Slot::Transaction as usize] = slots[Slot::Source as usize] << 32 | slots[Slot::Message as usize];
                 (self.send, SEND_BYTES)
             }
             OPCODE_TAGGED_SEND => {
@@ -408,7 +413,8 @@ mod tests {
     fn takes_the_everyday_packets() {
         let tables = Tables::builtin().unwrap();
         let straight = Straight::new(&tables, tables.find("srdma").unwrap()).unwrap();
-        for (kind, flags) in [(Kind::Send, Flags(0)), (Kind::TaggedSend, Flags(0)), (Kind::Acknowledge, Flags::RESPONSE)]
+        for (kind, flags) in
+            [(Kind::Send, Flags(0)), (Kind::TaggedSend, Flags(0)), (Kind::Acknowledge, Flags::RESPONSE)]
         {
             let command = Command::new(kind, flags | Flags::FIRST | Flags::LAST | Flags::ACK_REQUEST);
             let mut packet = Vec::from([0; 160]);

@@ -421,6 +421,9 @@ impl<M: Memory> Engine<M> {
         if tracker.blocked_until > now {
             return None;
         }
+        if tracker.lost == 0 && tracker.reissue.is_empty() && tracker.started.is_empty() {
+            return self.pick_next(tracker);
+        }
         // The oldest of what was refused: those behind it may have to wait for it.
         let age = |number: u32| self.number.wrapping_sub(number);
         let oldest = tracker.reissue.iter().enumerate().filter(|_| tracker.reissue_at <= now);
@@ -475,6 +478,21 @@ impl<M: Memory> Engine<M> {
         };
         let length = packet_length(entry, tracker.mtu, offset);
         self.admitted(tracker, handle, length).then_some(Pick::New(handle, offset, length))
+    }
+
+    /// The usual case of [`Engine::pick`]: nothing was lost or refused, and nothing is begun.
+    #[inline]
+    fn pick_next(&self, tracker: &Tracker) -> Option<Pick> {
+        let handle = *tracker.queue.front()?;
+        let no_ticket = tracker.ticket == 0 && !tracker.sent.is_empty();
+        let full = tracker.sent.len() >= tracker.window as usize || Self::life_ends(tracker);
+        if full || no_ticket || !tracker.congestion.admits(0) && tracker.allowance == 0 {
+            return None;
+        }
+        let entry = self.entries.get(handle).filter(|entry| self.may_start(tracker, entry))?;
+        let length = packet_length(entry, tracker.mtu, 0);
+        let admitted = tracker.congestion.admits(u64::from(weight(entry, length)));
+        admitted.then_some(Pick::New(handle, 0, length))
     }
 
     /// What goes on while others are refused as not ready: messages that have begun, since until they are complete they
