@@ -6,10 +6,14 @@
 //! A datagram is one packet, or a *bundle*: one session header, then entries, each a length of two bytes and a packet without
 //! session header and trailer, then one trailer for all (P-2.9).
 
+mod straight;
+
 use core::fmt;
 
 use weft_wire::command::{Command, Flags, Kind, Slot};
 use weft_wire::table::{DecodeError, Decoded, DefinitionError, FieldHandle, ProtocolId, Tables};
+
+use straight::Straight;
 
 /// Bytes of the session header.
 pub const SESSION_BYTES: usize = 20;
@@ -19,6 +23,8 @@ pub const TRANSPORT_BYTES: usize = 32;
 pub const TRAILER_BYTES: usize = 4;
 /// Bytes in front of each entry of a bundle.
 pub const ENTRY_LENGTH_BYTES: usize = 2;
+/// Bytes of an acknowledgement with session header and trailer.
+pub(crate) const ACKNOWLEDGE_BYTES: usize = straight::ACKNOWLEDGE_BYTES + TRAILER_BYTES;
 /// Room for all headers and the trailer of any packet.
 pub const HEADERS_MAX_BYTES: usize = 160;
 
@@ -143,6 +149,8 @@ pub struct Codec {
     tables: Tables,
     srdma: ProtocolId,
     handles: Handles,
+    /// The short way for Weft's own definition, none for others.
+    straight: Option<Straight>,
 }
 
 impl fmt::Debug for Codec {
@@ -174,7 +182,9 @@ impl core::error::Error for CodecError {}
 impl Codec {
     /// Weft's own definition.
     pub fn builtin() -> Result<Codec, CodecError> {
-        Codec::new(Tables::builtin().map_err(CodecError::Definition)?)
+        let mut codec = Codec::new(Tables::builtin().map_err(CodecError::Definition)?)?;
+        codec.straight = Straight::new(&codec.tables, codec.srdma);
+        Ok(codec)
     }
 
     /// The definition named `srdma` in these tables.
@@ -200,7 +210,7 @@ impl Codec {
             epoch: find("transport.epoch")?,
             psn: find("transport.psn")?,
         };
-        Ok(Codec { tables, srdma, handles })
+        Ok(Codec { tables, srdma, handles, straight: None })
     }
 
     /// The tables.
@@ -213,6 +223,9 @@ impl Codec {
     #[inline]
     #[must_use]
     pub fn session(&self, datagram: &[u8]) -> Option<SessionHeader> {
+        if self.straight.is_some() {
+            return Straight::session(datagram);
+        }
         if datagram.len() < SESSION_BYTES + TRAILER_BYTES {
             return None;
         }
@@ -232,6 +245,11 @@ impl Codec {
     /// Writes the session header over the one that the tables made.
     #[inline]
     pub fn write_session(&self, datagram: &mut [u8], session: &SessionHeader) {
+        if self.straight.is_some()
+            && let Some(header) = datagram.first_chunk_mut()
+        {
+            return Straight::write_session(header, session);
+        }
         let handles = &self.handles;
         if let Some(first) = datagram.first_mut() {
             *first = 0;
@@ -247,13 +265,30 @@ impl Codec {
     }
 
     /// Clears the mark of a bundle: its first bytes become the session header of an entry.
-    pub(crate) fn unmark_bundle(&self, header: &mut [u8]) {
+    pub(crate) fn unmark_bundle(&self, header: &mut [u8; SESSION_BYTES]) {
+        if self.straight.is_some() {
+            return straight::unmark_bundle(header);
+        }
         self.handles.bundle.write(header, 0);
+    }
+
+    /// Whether a packet is an acknowledgement and nothing else, as far as that can be seen at once.
+    #[inline]
+    pub(crate) fn is_acknowledgement(&self, packet: &[u8]) -> bool {
+        self.straight.is_some() && packet.len() == ACKNOWLEDGE_BYTES && Straight::is_acknowledgement(packet)
     }
 
     /// Decodes a packet whose trailer was verified.
     #[inline]
     pub fn decode(&self, packet: &[u8], decoded: &mut Decoded) -> Option<Reliability> {
+        match self.straight.and_then(|straight| straight.decode(packet, decoded)) {
+            None => self.decode_by_tables(packet, decoded),
+            reliability => reliability,
+        }
+    }
+
+    #[inline(never)]
+    fn decode_by_tables(&self, packet: &[u8], decoded: &mut Decoded) -> Option<Reliability> {
         self.tables.decode(self.srdma, packet, decoded).ok()?;
         Some(self.reliability(packet))
     }
@@ -294,6 +329,14 @@ impl Codec {
     /// Writes all headers of a packet, the session header to be filled in. Returns their length.
     #[inline]
     pub fn encode(&self, command: &Command, reliability: &Reliability, out: &mut [u8]) -> Option<usize> {
+        match self.straight.and_then(|straight| straight.encode(command, reliability, out)) {
+            None => self.encode_by_tables(command, reliability, out),
+            length => length,
+        }
+    }
+
+    #[inline(never)]
+    fn encode_by_tables(&self, command: &Command, reliability: &Reliability, out: &mut [u8]) -> Option<usize> {
         let (_, length) = self.tables.encode_open(self.srdma, command, &[], out).ok()?;
         let handles = &self.handles;
         handles.handle.write(out, u64::from(reliability.handle));

@@ -94,6 +94,45 @@ fn short_messages_share_datagrams_and_acknowledgements_ride_along() {
 }
 
 #[test]
+fn an_answer_goes_out_before_the_acknowledgement_that_came_with_the_question_is_taken() {
+    let mut pair = Pair::new();
+    let message = pattern(8, 1);
+    // Tickets are exchanged.
+    for at in 0..2 {
+        pair.receive(1 - at, 8, |_| {});
+        pair.send(at, &message, |_| {}).unwrap();
+        pair.settle();
+        pair.received(1 - at);
+        pair.sent(at);
+    }
+    pair.datagrams = 0;
+    for round in 0..100 {
+        let (from, to) = (round % 2, 1 - round % 2);
+        let local = pair.receive(to, 8, |_| {});
+        pair.send(from, &message, |command| command.context = round as u64).unwrap();
+        assert!(pair.nodes[from].engine.is_urgent(), "{round}");
+        // One datagram each time: nobody has to ask for an acknowledgement, since it comes with the next message.
+        let [mut datagram] = drain(&mut pair, from).try_into().unwrap();
+        let socket = pair.nodes[from].socket;
+        // The driver's order: what was left is taken when the message is on its way.
+        pair.nodes[from].engine.handle_late();
+        let ended = round.checked_sub(2).map(|_| pair.sent(from).context);
+        assert_eq!(ended, round.checked_sub(2).map(|round| round as u64));
+        let engine = &mut pair.nodes[to].engine;
+        engine.handle_datagram_early(pair.now, socket, &mut datagram, false);
+        assert_eq!(engine.has_late(), round > 0);
+        pair.received(to);
+        assert_eq!(pair.bytes(to, local), message);
+        let sends = pair.nodes[to].sends;
+        assert_eq!(pair.nodes[to].engine.poll_completion(sends), None, "{round}");
+        pair.now = pair.now.plus_micros(5);
+    }
+    pair.settle();
+    assert_eq!((pair.sent(0).context, pair.sent(1).context), (98, 99));
+    pair.assert_quiet();
+}
+
+#[test]
 fn remote_memory_is_written_read_and_guarded() {
     let mut pair = Pair::new();
     let rights = Access::REMOTE_READ | Access::REMOTE_WRITE;

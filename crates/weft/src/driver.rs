@@ -271,10 +271,12 @@ impl Core {
             local.progress(&mut self.engine);
         }
         self.progress_packets();
+        self.engine.handle_late();
     }
 
     fn progress_packets(&mut self) {
         let now = self.now();
+        self.engine.handle_late();
         self.receive(now);
         if self.engine.poll_timeout() <= now && self.broken != Some(Broken::Thread) {
             // Whoever was asleep finds his answers in the socket: they come before the conclusion that there are none.
@@ -289,7 +291,11 @@ impl Core {
             }
             self.engine.handle_timeout(now);
         }
-        self.transmit(now);
+        if self.sent != self.filled || self.engine.has_output(now) {
+            self.transmit(now);
+        } else {
+            (self.retry_at, self.flush_at) = (Time::NEVER, Time::NEVER);
+        }
         self.notify();
     }
 
@@ -312,6 +318,8 @@ impl Core {
         } else if self.engine.is_urgent() {
             self.transmit(now);
         }
+        // It has waited for what was posted to go first.
+        self.engine.handle_late();
         self.notify();
     }
 
@@ -392,7 +400,7 @@ impl Core {
             let received = link.receive(&mut |incoming| {
                 let (from, marked) = (incoming.from, incoming.marked);
                 for datagram in incoming.datagrams() {
-                    engine.handle_datagram(now, from, datagram, marked);
+                    engine.handle_datagram_early(now, from, datagram, marked);
                 }
             });
             match received {
@@ -460,6 +468,14 @@ impl Core {
     fn send(&mut self) -> Result<usize, SendError> {
         let waiting = self.transmits.get(self.sent..self.filled).unwrap_or_default();
         let memory = self.engine.memory();
+        if let [alone] = waiting
+            && let [piece] = alone.pieces.as_slice()
+            && let Some(Sendable::Host(segment)) = sendable(memory, alone, piece)
+        {
+            // What latency is about: one datagram, in one piece.
+            let (to, segment_bytes, class) = (alone.to, alone.segment_bytes, alone.class);
+            return self.link.send(&[Outgoing { to, pieces: &[segment], segment_bytes, class }]);
+        }
         let mut segments = recycle(std::mem::take(&mut self.segments));
         // The engine may have let go of memory since it filled them: those from the first such on wait for their turn.
         let mut whole = 0;
@@ -493,6 +509,9 @@ impl Core {
 
     /// When the next round is due without anything coming in.
     fn next_time(&self) -> Time {
+        if self.engine.has_late() {
+            return Time(0);
+        }
         let mut next = self.engine.poll_timeout().min(self.retry_at).min(self.flush_at);
         if self.link.descriptor().is_none() {
             next = next.min(self.now().plus_micros(LINK_POLL_US));

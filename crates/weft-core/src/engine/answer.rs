@@ -55,7 +55,10 @@ impl<M: Memory> Engine<M> {
             Kind::Control => self.on_credit(answer.now, index),
             _ => self.statistics.dropped_malformed += 1,
         }
-        self.make_ready(index);
+        // Mostly it was all that was waited for, and nothing is to be sent.
+        if self.trackers.get(index).is_some_and(Tracker::has_more) {
+            self.make_ready(index);
+        }
         self.schedule(answer.now, index);
         self.free_tracker_if_done(index);
     }
@@ -64,7 +67,7 @@ impl<M: Memory> Engine<M> {
     fn tracker_of_answer(&self, answer: &AnswerIn<'_>) -> Option<u32> {
         let of_handle = self.entries.get(answer.reliability.handle).map(|entry| entry.tracker);
         let fits = |index: &u32| self.trackers.get(*index).is_some_and(|tracker| tracker.peer == answer.from);
-        let index = of_handle.filter(fits).or_else(|| self.tracker_of.get(&Peer(answer.from)).copied())?;
+        let index = of_handle.filter(fits).or_else(|| self.tracker_index(answer.from))?;
         let tracker = self.trackers.get(index)?;
         let epoch = answer.decoded.command.slot(Slot::Argument3) as u32;
         let mine = epoch == self.epoch && tracker.ticket == answer.reliability.ticket;

@@ -35,7 +35,7 @@ use crate::hash::{Keyed, Peer};
 use crate::limits::{ABSENT_MAX, ABSENT_US, QUOTED_DATAGRAMS_MAX};
 use crate::matching::{Posted, Unexpected, UnexpectedId};
 use crate::memory::{Granted, Memory};
-use crate::packet::{Codec, SESSION_BYTES, TRAILER_BYTES, TRANSPORT_BYTES};
+use crate::packet::{ACKNOWLEDGE_BYTES, Codec, SESSION_BYTES, TRAILER_BYTES, TRANSPORT_BYTES};
 use crate::random::Random;
 use crate::reliable::entry::Entries;
 use crate::reliable::life::{Life, Request};
@@ -255,6 +255,8 @@ pub struct Engine<M> {
     statistics: Statistics,
     /// The time of the last call.
     clock: Time,
+    /// An acknowledgement that came behind a request.
+    late: Option<(Arrived, [u8; ACKNOWLEDGE_BYTES])>,
 
     // The initiator's side.
     /// Restart epoch (P-3.2).
@@ -279,6 +281,8 @@ pub struct Engine<M> {
     /// Of the last message; one counter for all targets.
     number: u32,
     datagrams: VecDeque<DatagramOut>,
+    /// Whom the last command went to: the next one mostly does too.
+    last_tracker: u32,
     /// No tracker needs anything before this.
     trackers_due: Time,
     urgent: bool,
@@ -286,6 +290,8 @@ pub struct Engine<M> {
     // The target's side.
     lives: Slab<Life>,
     life_of: HashMap<Peer, u32, Keyed>,
+    /// Whom the last request came from.
+    last_life: u32,
     tombstones: Tombstones,
     /// S, C and H of P-7.5.
     first_ticket: u64,
@@ -355,6 +361,7 @@ impl<M: Memory> Engine<M> {
             kept_counters: BTreeSet::new(),
             statistics: Statistics::default(),
             clock: Time(0),
+            late: None,
             epoch: random.next_u32() | 1,
             entries: Entries::new(config.commands_max),
             groups: Slab::new(),
@@ -369,10 +376,12 @@ impl<M: Memory> Engine<M> {
             psn: random.next_u64() >> 1,
             number: random.next_u32(),
             datagrams: VecDeque::new(),
+            last_tracker: 0,
             trackers_due: Time::NEVER,
             urgent: false,
             lives: Slab::new(),
             life_of: HashMap::with_hasher(keyed.clone()),
+            last_life: 0,
             tombstones: Tombstones::new(keyed.clone(), first_ticket, config.tombstones_max),
             first_ticket,
             last_ticket: first_ticket - 1,
@@ -488,6 +497,15 @@ impl<M: Memory> Engine<M> {
 
     /// Takes one datagram. It may be changed: bundles are unpacked in place.
     pub fn handle_datagram(&mut self, now: Time, from: SocketAddr, datagram: &mut [u8], marked: bool) {
+        self.handle_datagram_early(now, from, datagram, marked);
+        self.handle_late();
+    }
+
+    /// As [`Engine::handle_datagram`], for a driver that wants to go on with a request as soon as it can: an
+    /// acknowledgement behind it may be left, as if it came later. [`Engine::handle_late`] takes it, and has to be called
+    /// before the driver sleeps.
+    pub fn handle_datagram_early(&mut self, now: Time, from: SocketAddr, datagram: &mut [u8], marked: bool) {
+        self.handle_late();
         self.clock = now;
         self.statistics.datagrams_received += 1;
         let Some(session) = self.codec.session(datagram).filter(|session| session.id == self.config.session) else {
@@ -511,23 +529,42 @@ impl<M: Memory> Engine<M> {
             return;
         }
         // P-2.9: each entry gets the session header in front of it, over what was read before.
-        let mut header = [0; SESSION_BYTES];
-        header.iter_mut().zip(&*datagram).for_each(|(to, from)| *to = *from);
+        let Some(mut header) = datagram.first_chunk::<SESSION_BYTES>().copied() else { return };
         self.codec.unmark_bundle(&mut header);
         let mut at = SESSION_BYTES;
         while at < end {
-            let length = datagram.get(at..at + 2).and_then(|bytes| <[u8; 2]>::try_from(bytes).ok());
-            let length = length.map_or(0, |bytes| usize::from(u16::from_be_bytes(bytes)));
+            let length = datagram.get(at..).and_then(|bytes| bytes.first_chunk());
+            let length = length.map_or(0, |bytes| usize::from(u16::from_be_bytes(*bytes)));
             let start = at + 2;
             if length < TRANSPORT_BYTES || start + length > end {
                 self.statistics.dropped_malformed += 1;
                 return;
             }
             let Some(packet) = datagram.get_mut(start - SESSION_BYTES..start + length + TRAILER_BYTES) else { return };
-            packet.iter_mut().zip(header).for_each(|(to, from)| *to = from);
+            if let Some(place) = packet.first_chunk_mut() {
+                *place = header;
+            }
+            if at > SESSION_BYTES && start + length == end && self.codec.is_acknowledgement(packet) {
+                self.late = packet.first_chunk().map(|packet| (arrived, *packet));
+                return;
+            }
             self.handle_packet(&arrived, packet, &mut decoded);
             at = start + length;
         }
+    }
+
+    /// Takes what [`Engine::handle_datagram_early`] has left.
+    #[inline]
+    pub fn handle_late(&mut self) {
+        if let Some((arrived, packet)) = self.late.take() {
+            self.handle_packet(&arrived, &packet, &mut Decoded::default());
+        }
+    }
+
+    /// Whether [`Engine::handle_late`] has something to do.
+    #[inline]
+    pub fn has_late(&self) -> bool {
+        self.late.is_some()
     }
 
     /// The path to `to` carries no more than this.
@@ -536,7 +573,7 @@ impl<M: Memory> Engine<M> {
         if self.narrow.len() < self.config.tickets_max.max(1) || self.narrow.contains_key(&Peer(to)) {
             self.narrow.insert(Peer(to), mtu_bytes);
         }
-        let Some(&index) = self.tracker_of.get(&Peer(to)) else { return };
+        let Some(index) = self.tracker_index(to) else { return };
         let Some(tracker) = self.trackers.get_mut(index) else { return };
         if mtu_bytes < tracker.mtu {
             tracker.mtu = mtu_bytes;
@@ -582,6 +619,24 @@ impl<M: Memory> Engine<M> {
     /// Whether the last that was heard of a peer is that nobody is there.
     pub fn is_absent(&self, peer: SocketAddr) -> bool {
         self.absent.contains(&peer)
+    }
+
+    /// The life of a peer.
+    #[inline]
+    fn life_index(&self, peer: SocketAddr) -> Option<u32> {
+        if self.lives.get(self.last_life).is_some_and(|life| life.peer == peer) {
+            return Some(self.last_life);
+        }
+        self.life_of.get(&Peer(peer)).copied()
+    }
+
+    /// The tracker of a target.
+    #[inline]
+    fn tracker_index(&self, peer: SocketAddr) -> Option<u32> {
+        if self.trackers.get(self.last_tracker).is_some_and(|tracker| tracker.peer == peer) {
+            return Some(self.last_tracker);
+        }
+        self.tracker_of.get(&Peer(peer)).copied()
     }
 
     /// Whether something posted should not wait for company: nothing is in flight to its target that would bring the

@@ -219,7 +219,7 @@ impl<M: Memory> Engine<M> {
             }
         }
         // A lone message goes at once; several wait for each other, but not for long enough to fill a datagram.
-        let alone = tracker.sent.is_empty();
+        let alone = tracker.sent.is_empty() || self.late.is_some();
         if !command.has(CommandFlags::MORE) && (alone || command.length >= tracker.mtu / 2 || tracker.queue.len() >= 64)
         {
             self.urgent = true;
@@ -236,7 +236,8 @@ impl<M: Memory> Engine<M> {
 
     /// The tracker of a target, made when there is none.
     fn tracker_for(&mut self, now: Time, to: Address, command: &Command) -> u32 {
-        if let Some(&index) = self.tracker_of.get(&Peer(to.socket)) {
+        if let Some(index) = self.tracker_index(to.socket) {
+            self.last_tracker = index;
             return index;
         }
         let mtu = self.addresses.mtu(command.peer).unwrap_or(self.config.mtu_bytes);

@@ -267,9 +267,10 @@ impl<M: Memory> Engine<M> {
     /// begins none.
     fn life_of_ticket(&mut self, now: Time, request: &Request, span: Option<u16>) -> Result<Option<u32>, Status> {
         let (peer, ticket) = (request.from, request.ticket);
-        let current = self.life_of.get(&Peer(peer)).copied();
+        let current = self.life_index(peer);
         let living = current.and_then(|index| self.lives.get(index)).map(|life| life.ticket);
         if living == Some(ticket) {
+            self.last_life = current.unwrap_or(self.last_life);
             return Ok(current);
         }
         let stone = if living.is_none() { self.tombstones.get(peer, now) } else { None };

@@ -10,6 +10,7 @@ use crate::time::Time;
 impl<M: Memory> Engine<M> {
     /// Does what is due.
     pub fn handle_timeout(&mut self, now: Time) {
+        self.handle_late();
         self.clock = now;
         if now >= self.trackers_due {
             self.trackers_due = Time::NEVER;

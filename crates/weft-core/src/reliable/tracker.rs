@@ -225,9 +225,9 @@ impl Tracker {
             self.sent.pop_front();
             self.base += 1;
         }
-        if self.sent.is_empty() {
-            // The answers came by themselves: nobody needs to be asked.
-            self.unasked = 0;
+        if self.sent.len() <= 1 {
+            // The answers came by themselves, if behind the next request: nobody needs to be asked.
+            self.unasked = self.sent.len() as u32;
         }
         Some(was)
     }

@@ -220,7 +220,8 @@ impl Pair {
         let size = if transmit.segment_bytes == 0 { bytes.len() } else { transmit.segment_bytes };
         for datagram in bytes.chunks_mut(size) {
             self.datagrams += 1;
-            to.engine.handle_datagram(self.now, socket, datagram, false);
+            // As drivers do: what it leaves is taken when time passes.
+            to.engine.handle_datagram_early(self.now, socket, datagram, false);
         }
     }
 

@@ -26,7 +26,7 @@ use crate::packet::{
     between, whole,
 };
 use crate::reliable::entry::{Entry, Phase};
-use crate::reliable::life::Request;
+use crate::reliable::life::{Life, Request};
 use crate::reliable::tracker::{Sent, SentState, Tracker};
 use crate::time::Time;
 
@@ -100,7 +100,7 @@ impl<M: Memory> Engine<M> {
         transmit.bytes.clear();
         transmit.pieces.clear();
         transmit.segment_bytes = 0;
-        if self.transmit_answers(now, transmit) {
+        if self.owes_answers(now) && self.transmit_answers(now, transmit) {
             return true;
         }
         while let Some(index) = self.ready.pop_front() {
@@ -156,6 +156,22 @@ impl<M: Memory> Engine<M> {
 
     // ------------------------------------------------------------------ answers
 
+    /// Whether [`Engine::transmit_answers`] may have something to do. Acknowledgements that have gone are forgotten.
+    #[inline]
+    fn owes_answers(&mut self, now: Time) -> bool {
+        if !self.answers.is_empty() || !self.acks_now.is_empty() {
+            return true;
+        }
+        while let Some(&(due, life)) = self.acks_later.front() {
+            let pending = |life: &Life| life.ack.is_some_and(|ack| ack.due == due);
+            if self.lives.get(life).is_some_and(pending) {
+                return due <= now;
+            }
+            self.acks_later.pop_front();
+        }
+        false
+    }
+
     /// Answers that cannot wait, and acknowledgements that are due. All for one peer share a datagram, with short requests
     /// to the same peer.
     fn transmit_answers(&mut self, now: Time, transmit: &mut Transmit) -> bool {
@@ -196,7 +212,7 @@ impl<M: Memory> Engine<M> {
             self.answers.pop_front();
         }
         self.add_pending_ack(now, peer, transmit, &mut bundle, limit);
-        if let Some(&index) = self.tracker_of.get(&Peer(peer)) {
+        if let Some(index) = self.tracker_index(peer) {
             self.add_short_requests(now, index, transmit, &mut bundle, limit);
         }
         self.end_bundle(now, peer, CLASS_CONTROL, transmit, bundle)
@@ -205,26 +221,29 @@ impl<M: Memory> Engine<M> {
     /// Whether an answer is about a life that ended.
     fn is_void(&self, answer: &Answer) -> bool {
         let without_life = matches!(answer.status, Status::Synchronise | Status::Restarted | Status::Busy);
-        let life = self.life_of.get(&Peer(answer.request.from)).and_then(|index| self.lives.get(*index));
+        let life = self.life_index(answer.request.from).and_then(|index| self.lives.get(index));
         let lives = life.is_some_and(|life| life.ticket == answer.request.ticket);
         !without_life && !lives && answer.kind == Kind::Acknowledge
     }
 
     fn bundle_limit(&self, peer: SocketAddr) -> usize {
-        let tracker = self.tracker_of.get(&Peer(peer)).and_then(|index| self.trackers.get(*index));
+        let tracker = self.tracker_index(peer).and_then(|index| self.trackers.get(index));
         let mtu = tracker.map_or(self.config.mtu_bytes, |tracker| tracker.mtu);
         (mtu as usize).min(BUNDLE_MAX_BYTES)
     }
 
     /// The acknowledgement that a peer is owed, if any: it rides along whenever something goes there.
     fn add_pending_ack(&mut self, now: Time, peer: SocketAddr, out: &mut Transmit, bundle: &mut Bundle, limit: usize) {
-        let Some(&index) = self.life_of.get(&Peer(peer)) else { return };
+        let Some(index) = self.life_index(peer) else { return };
         let Some(ack) = self.lives.get(index).and_then(|life| life.ack) else { return };
         let answer = Answer { request: ack.request, status: Status::Accepted, offer: 0, kind: Kind::Acknowledge };
         if self.add_answer(now, &answer, out, bundle, limit)
             && let Some(life) = self.lives.get_mut(index)
         {
             life.ack = None;
+            if self.acks_later.front() == Some(&(ack.due, index)) {
+                self.acks_later.pop_front();
+            }
         }
     }
 
@@ -237,7 +256,7 @@ impl<M: Memory> Engine<M> {
         limit: usize,
     ) -> bool {
         let request = &answer.request;
-        let life = self.life_of.get(&Peer(request.from)).and_then(|index| self.lives.get(*index));
+        let life = self.life_index(request.from).and_then(|index| self.lives.get(index));
         let life = life.filter(|life| life.ticket == request.ticket);
         let without_life = matches!(answer.status, Status::Synchronise | Status::Restarted | Status::Busy);
         let (span, highest, bitmap) = match life {
@@ -312,7 +331,9 @@ impl<M: Memory> Engine<M> {
         limit: usize,
     ) -> bool {
         let mut any = false;
-        while let Some(pick) = self.pick(now, index) {
+        while self.trackers.get(index).is_some_and(Tracker::has_more)
+            && let Some(pick) = self.pick(now, index)
+        {
             let Some((handle, offset, length)) = self.measure(index, pick) else { break };
             let payload = match self.entries.get(handle) {
                 Some(entry) if entry.rendezvous != 0 || entry.is_read() => 0,
@@ -349,7 +370,7 @@ impl<M: Memory> Engine<M> {
         out: &mut Transmit,
         bundle: &mut Bundle,
     ) -> bool {
-        let life = self.life_of.get(&Peer(peer)).and_then(|life| self.lives.get(*life));
+        let life = self.life_index(peer).and_then(|life| self.lives.get(life));
         if life.is_none_or(|life| life.ack.is_none()) {
             return false;
         }
@@ -399,6 +420,9 @@ impl<M: Memory> Engine<M> {
         }
         if tracker.blocked_until > now {
             return None;
+        }
+        if tracker.lost == 0 && tracker.reissue.is_empty() && tracker.started.is_empty() {
+            return self.pick_next(tracker);
         }
         // The oldest of what was refused: those behind it may have to wait for it.
         let age = |number: u32| self.number.wrapping_sub(number);
@@ -454,6 +478,21 @@ impl<M: Memory> Engine<M> {
         };
         let length = packet_length(entry, tracker.mtu, offset);
         self.admitted(tracker, handle, length).then_some(Pick::New(handle, offset, length))
+    }
+
+    /// The usual case of [`Engine::pick`]: nothing was lost or refused, and nothing is begun.
+    #[inline]
+    fn pick_next(&self, tracker: &Tracker) -> Option<Pick> {
+        let handle = *tracker.queue.front()?;
+        let no_ticket = tracker.ticket == 0 && !tracker.sent.is_empty();
+        let full = tracker.sent.len() >= tracker.window as usize || Self::life_ends(tracker);
+        if full || no_ticket || !tracker.congestion.admits(0) && tracker.allowance == 0 {
+            return None;
+        }
+        let entry = self.entries.get(handle).filter(|entry| self.may_start(tracker, entry))?;
+        let length = packet_length(entry, tracker.mtu, 0);
+        let admitted = tracker.congestion.admits(u64::from(weight(entry, length)));
+        admitted.then_some(Pick::New(handle, 0, length))
     }
 
     /// What goes on while others are refused as not ready: messages that have begun, since until they are complete they
