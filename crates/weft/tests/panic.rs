@@ -1,5 +1,4 @@
 //! A NIC whose own thread panics.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "clippy.toml allows them in tests, but not in what tests call")]
 
 use std::io;
 use std::net::SocketAddr;
