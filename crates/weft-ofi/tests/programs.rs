@@ -75,6 +75,16 @@ fn windows_of_every_make_over_packets() {
     mpi(Road::Packets, 2, "mpi_window", &["1"], "ok windows");
 }
 
+#[test]
+fn randomised_operations_of_ranks() {
+    mpi(Road::Auto, 3, "mpi_stress", &["1", "3"], "ok stress");
+}
+
+#[test]
+fn randomised_operations_of_ranks_over_packets() {
+    mpi(Road::Packets, 3, "mpi_stress", &["2", "3"], "ok stress");
+}
+
 /// A rank that is killed ends the job with an error; no process of it is left.
 #[test]
 fn a_rank_that_dies_ends_the_job() {
