@@ -89,10 +89,16 @@ const _: () = {
 pub const WINDOW_FIRST_PACKETS: u64 = 16;
 /// Packets that a path may always have in flight.
 pub const WINDOW_LEAST_PACKETS: u64 = 2;
+/// Reads that are asked for together once the window was full, as far as a quarter of it has room for them: each response
+/// makes room for one, and a datagram for each request would cost both sides as much as a short message.
+pub const READS_TOGETHER: u64 = 8;
 /// Delay above the base round trip that never counts as congestion: scheduling of a busy machine.
 pub const DELAY_TARGET_MIN_US: u32 = 500;
 /// Payloads up to this are copied into the packet (PIO); longer ones are sent from the user's memory (DMA).
 pub const PIO_MAX_BYTES: u32 = 512;
+/// Messages whose last packet is short and waits for those of others while long packets go out: a message of 64 KiB is
+/// a few bytes longer than a datagram, and each such rest would cost one of its own.
+pub const RESTS_TOGETHER: usize = 8;
 /// Bytes of a bundle: a longer one would keep its receiver waiting for the first message in it.
 pub const BUNDLE_MAX_BYTES: usize = 16 << 10;
 /// Datagrams of one [`Transmit`](crate::engine::Transmit), as the kernel permits.

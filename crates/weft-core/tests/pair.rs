@@ -3,6 +3,8 @@
 
 mod support;
 
+use std::collections::VecDeque;
+
 use support::*;
 use weft_core::address::PeerId;
 use weft_core::atomic::AtomicCall;
@@ -172,6 +174,81 @@ fn remote_memory_is_written_read_and_guarded() {
     let done = pair.received(1);
     assert_eq!((done.kind, done.immediate, done.length), (CompletionKind::RemoteWrite, Some(4711), 3000));
     assert_eq!(pair.sent(0).result, Ok(()));
+    pair.assert_quiet();
+}
+
+/// Each response makes room for one request, which is not worth a datagram of its own.
+#[test]
+fn reads_that_wait_for_the_window_are_asked_for_together() {
+    const LENGTH: usize = 400_000;
+    let mut pair = Pair::with(Config { window_max_bytes: 40 << 10, ..Config::default() }, 64);
+    pair.nodes[1].engine.memory_mut().register(77, pattern(LENGTH, 3), Access::REMOTE_READ);
+    let local = pair.buffer(0, vec![0; LENGTH]);
+    let mut command = Command::new(Operation::Read, pair.nodes[0].endpoint, PEER);
+    (command.local, command.length, command.key) = (local, LENGTH as u32, 77);
+    pair.nodes[0].engine.post(pair.now, &command).unwrap();
+    let (mut asked, mut answered) = (0, 0);
+    let mut responses = VecDeque::new();
+    loop {
+        for datagram in drain(&mut pair, 0) {
+            asked += 1;
+            give(&mut pair, 1, datagram);
+        }
+        responses.extend(drain(&mut pair, 1));
+        pair.now = pair.now.plus_micros(10);
+        let Some(response) = responses.pop_front() else { break };
+        answered += 1;
+        give(&mut pair, 0, response);
+    }
+    assert_eq!(pair.sent(0).result, Ok(()));
+    assert_eq!(pair.bytes(0, local), pattern(LENGTH, 3));
+    assert!(answered > LENGTH / 1232, "{answered} responses, one by one");
+    assert!(asked < answered / 4, "{asked} datagrams ask for {answered}");
+    pair.assert_quiet();
+}
+
+/// A message that is a few bytes longer than a datagram does not cost two, when there are more of them.
+#[test]
+fn short_rests_of_messages_share_datagrams() {
+    const MESSAGES: usize = 32;
+    let mut pair = Pair::new();
+    for seed in 0..MESSAGES {
+        pair.receive(1, 1300, |receive| receive.context = seed as u64);
+    }
+    // The first contact is over.
+    pair.send(0, b"hello", |_| {}).unwrap();
+    pair.settle();
+    assert_eq!((pair.sent(0).result, pair.received(1).result), (Ok(()), Ok(())));
+    pair.receive(1, 1300, |receive| receive.context = MESSAGES as u64);
+    for seed in 0..MESSAGES {
+        pair.send(0, &pattern(1300, seed as u8), |_| {}).unwrap();
+    }
+    let (mut datagrams, mut lone) = (0, 0);
+    loop {
+        let sent = drain(&mut pair, 0);
+        if sent.is_empty() {
+            break;
+        }
+        for datagram in sent {
+            datagrams += 1;
+            lone += usize::from(datagram.len() < 250);
+            give(&mut pair, 1, datagram);
+        }
+        for datagram in drain(&mut pair, 1) {
+            give(&mut pair, 0, datagram);
+        }
+    }
+    assert!(datagrams < MESSAGES + MESSAGES / 4, "{datagrams} datagrams, {lone} of them with one rest");
+    pair.settle();
+    let mut contexts = Vec::new();
+    for _ in 0..MESSAGES {
+        assert_eq!(pair.sent(0).result, Ok(()));
+        let received = pair.received(1);
+        assert_eq!((received.result, received.length), (Ok(()), 1300));
+        contexts.push(received.context);
+    }
+    contexts.sort_unstable();
+    assert_eq!(contexts, (1..=MESSAGES as u64).collect::<Vec<_>>());
     pair.assert_quiet();
 }
 

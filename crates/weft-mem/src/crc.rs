@@ -3,6 +3,9 @@
 //! With SSE 4.2 there is an instruction that takes 8 bytes with a latency of three cycles, and can be started every
 //! cycle. So three stretches of the input are summed side by side; what the first two amount to at the end of the third
 //! is found by carry-less multiplication with a power of x.
+//!
+//! Where vectors of 512 bits can be multiplied so, long inputs need no such instruction at all: 256 bytes are kept as a
+//! remainder, moved on by multiplication, and the next 256 added to it.
 
 use std::sync::OnceLock;
 
@@ -25,6 +28,10 @@ pub fn crc32c(crc: u32, bytes: &[u8]) -> u32 {
 pub unsafe fn crc32c_raw(crc: u32, pointer: *const u8, length: usize) -> u32 {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     if is_x86_feature_detected!("sse4.2") && is_x86_feature_detected!("pclmulqdq") {
+        if length >= x86::WIDE_MIN_BYTES && x86::has_wide() {
+            // SAFETY: the processor has what is needed, and the caller vouches for the memory.
+            return unsafe { x86::update_wide(!crc, pointer, length) ^ !0 };
+        }
         // SAFETY: the processor has what is needed, and the caller vouches for the memory.
         return unsafe { x86::update(!crc, pointer, length) ^ !0 };
     }
@@ -58,12 +65,74 @@ unsafe fn portable(crc: u32, pointer: *const u8, length: usize) -> u32 {
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod x86 {
     use std::arch::x86_64::{
-        _mm_clmulepi64_si128, _mm_crc32_u8, _mm_crc32_u64, _mm_cvtsi32_si128, _mm_cvtsi128_si64, _mm_xor_si128,
+        __m512i, _mm_clmulepi64_si128, _mm_crc32_u8, _mm_crc32_u64, _mm_cvtsi32_si128, _mm_cvtsi128_si64,
+        _mm_xor_si128, _mm512_clmulepi64_epi128, _mm512_set_epi64, _mm512_ternarylogic_epi64, _mm512_xor_si512,
+        _mm512_zextsi128_si512,
     };
 
     /// Lengths of a stretch, long ones first: for long inputs combining must not count, short ones must not miss it.
     const LONG_BYTES: usize = 2048;
     const SHORT_BYTES: usize = 128;
+
+    /// Inputs from this length on are worth [`update_wide`]: its remainder is summed like any other 256 bytes.
+    pub(super) const WIDE_MIN_BYTES: usize = 2048;
+    /// Vectors whose bytes are one remainder: as many as hide how long a multiplication takes.
+    const WIDE_VECTORS: usize = 4;
+    const WIDE_BYTES: usize = WIDE_VECTORS * size_of::<__m512i>();
+
+    /// Whether the processor has what [`update_wide`] needs besides what [`update`] does.
+    #[inline]
+    pub(super) fn has_wide() -> bool {
+        is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("vpclmulqdq")
+    }
+
+    /// As [`update`], with vectors.
+    ///
+    /// # Safety
+    /// As [`super::crc32c_raw`].
+    #[target_feature(enable = "sse4.2,pclmulqdq,avx512f,vpclmulqdq")]
+    pub(super) unsafe fn update_wide(mut register: u32, mut pointer: *const u8, mut length: usize) -> u32 {
+        let before = pointer.align_offset(align_of::<__m512i>()).min(length);
+        // SAFETY: `before` is at most `length`.
+        register = unsafe { update(register, pointer, before) };
+        // SAFETY: as above.
+        pointer = unsafe { pointer.add(before) };
+        length -= before;
+        if length < WIDE_BYTES {
+            // SAFETY: what is left can be read.
+            return unsafe { update(register, pointer, length) };
+        }
+        // Both halves of each 128 bits, the first of which stands 64 bits higher, are moved on by `WIDE_BYTES`. As
+        // below, a product stands 33 bits low.
+        let (high, low) = const { (power(8 * WIDE_BYTES + 64 - 33) as i64, power(8 * WIDE_BYTES - 33) as i64) };
+        let move_on = _mm512_set_epi64(low, high, low, high, low, high, low, high);
+        // SAFETY: every read lies within `length` bytes from `pointer`, which both move together; reads are aligned, and
+        // volatile because others may write.
+        unsafe {
+            let mut vectors = pointer.cast::<__m512i>();
+            let mut remainder: [__m512i; WIDE_VECTORS] = [vectors.read_volatile(); WIDE_VECTORS];
+            for (i, part) in remainder.iter_mut().enumerate().skip(1) {
+                *part = vectors.add(i).read_volatile();
+            }
+            let [first, ..] = &mut remainder;
+            // What came before counts as added to the first bytes.
+            *first = _mm512_xor_si512(*first, _mm512_zextsi128_si512(_mm_cvtsi32_si128(register as i32)));
+            length -= WIDE_BYTES;
+            while length >= WIDE_BYTES {
+                vectors = vectors.add(WIDE_VECTORS);
+                for (i, part) in remainder.iter_mut().enumerate() {
+                    let firsts = _mm512_clmulepi64_epi128(*part, move_on, 0x00);
+                    let seconds = _mm512_clmulepi64_epi128(*part, move_on, 0x11);
+                    // All three added.
+                    *part = _mm512_ternarylogic_epi64(firsts, seconds, vectors.add(i).read_volatile(), 0x96);
+                }
+                length -= WIDE_BYTES;
+            }
+            // The remainder stands for all bytes so far, the register included.
+            register = update(0, remainder.as_ptr().cast(), WIDE_BYTES);
+            update(register, vectors.add(WIDE_VECTORS).cast(), length)
+        }
+    }
 
     /// Takes `length` bytes into the register.
     ///
@@ -172,6 +241,25 @@ mod tests {
                 // SAFETY: the length is that of a slice.
                 assert_eq!(unsafe { portable(0, part.as_ptr(), length) }, tables.of(part), "{length} from {start}");
             }
+        }
+    }
+
+    /// Both ways of this processor, since the length decides between them.
+    #[test]
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    fn long_inputs_sum_as_by_tables_at_every_alignment() {
+        let tables = Crc::new(CRC32C).unwrap();
+        let bytes = bytes(70_000);
+        let least = x86::WIDE_MIN_BYTES;
+        for length in [least - 1, least, least + 1, least + 63, least + 255, least + 256, 4096, 65_439, 65_536] {
+            for start in (0..130).chain([1000, 4095]) {
+                let part = &bytes[start..start + length];
+                assert_eq!(crc32c(0, part), tables.of(part), "{length} from {start}");
+            }
+            let register = crc32c(0, b"what came before");
+            let (head, tail) = (&bytes[..length / 3], &bytes[length / 3..length]);
+            let together = [b"what came before", head, tail].concat();
+            assert_eq!(crc32c(crc32c(register, head), tail), tables.of(&together), "{length}");
         }
     }
 

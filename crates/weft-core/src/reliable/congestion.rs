@@ -1,6 +1,8 @@
 //! Round trip, probe timeout and congestion window of one path. A session group will have one of these for each session.
 
-use crate::limits::{DELAY_TARGET_MIN_US, PTO_MAX_US, PTO_MIN_US, WINDOW_FIRST_PACKETS, WINDOW_LEAST_PACKETS};
+use crate::limits::{
+    DELAY_TARGET_MIN_US, PTO_MAX_US, PTO_MIN_US, READS_TOGETHER, WINDOW_FIRST_PACKETS, WINDOW_LEAST_PACKETS,
+};
 use crate::time::Time;
 
 /// What is known about a path, and how much may be in flight on it.
@@ -56,6 +58,11 @@ impl Congestion {
     /// Whether so many more bytes may go. One packet always may.
     pub(crate) fn admits(&self, bytes: u64) -> bool {
         self.in_flight == 0 || self.in_flight + bytes <= self.window
+    }
+
+    /// Whether several reads of so many bytes may go, or as many as a quarter of the window has room for.
+    pub(crate) fn admits_several(&self, bytes: u64) -> bool {
+        self.admits((bytes * READS_TOGETHER).min(self.window / 4).max(bytes))
     }
 
     pub(crate) fn sent(&mut self, bytes: u64) {

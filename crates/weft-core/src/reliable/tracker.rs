@@ -74,6 +74,8 @@ pub(crate) struct Tracker {
     pub(crate) started: VecDeque<u16>,
     /// Whether a new command comes next, or one that was begun.
     pub(crate) starts_next: bool,
+    /// The last read filled the window: the next ones wait until several may go.
+    pub(crate) reads_wait: bool,
     pub(crate) reissue: Vec<Reissue>,
     pub(crate) reissue_at: Time,
     pub(crate) not_ready_count: u32,
@@ -138,6 +140,7 @@ impl Tracker {
             queue: VecDeque::new(),
             started: VecDeque::new(),
             starts_next: true,
+            reads_wait: false,
             reissue: Vec::new(),
             reissue_at: Time::NEVER,
             not_ready_count: 0,

@@ -17,7 +17,7 @@ use crate::command::{Command, CommandFlags, Operation};
 use crate::event::Failure;
 use crate::hash::Peer;
 use crate::limits::{
-    ACK_EVERY, BUNDLE_MAX_BYTES, FETCHES_MAX, ORDERED_MAX, PIO_MAX_BYTES, SEGMENTS_MAX, STARTED_LOOKS,
+    ACK_EVERY, BUNDLE_MAX_BYTES, FETCHES_MAX, ORDERED_MAX, PIO_MAX_BYTES, RESTS_TOGETHER, SEGMENTS_MAX, STARTED_LOOKS,
     TRANSMIT_MAX_BYTES,
 };
 use crate::memory::{Access, Fault, LocalKey, Memory};
@@ -310,7 +310,7 @@ impl<M: Memory> Engine<M> {
         bundle.cancel(transmit);
         let mut any = false;
         while transmit.bytes.len() < TRANSMIT_MAX_BYTES {
-            let Some(pick) = self.pick(now, index) else { break };
+            let Some(pick) = self.pick(now, index, false) else { break };
             if !self.add_long_request(now, index, pick, transmit) {
                 break;
             }
@@ -332,7 +332,7 @@ impl<M: Memory> Engine<M> {
     ) -> bool {
         let mut any = false;
         while self.trackers.get(index).is_some_and(Tracker::has_more)
-            && let Some(pick) = self.pick(now, index)
+            && let Some(pick) = self.pick(now, index, any)
         {
             let Some((handle, offset, length)) = self.measure(index, pick) else { break };
             let payload = match self.entries.get(handle) {
@@ -374,11 +374,11 @@ impl<M: Memory> Engine<M> {
         if life.is_none_or(|life| life.ack.is_none()) {
             return false;
         }
-        let Some(pick) = self.pick(now, index) else { return false };
+        let Some(pick) = self.pick(now, index, false) else { return false };
         let Some((handle, offset, length)) = self.measure(index, pick) else { return false };
         let (Some(entry), Some(tracker)) = (self.entries.get(handle), self.trackers.get(index)) else { return false };
         let room = ANSWER_BYTES + 2 * ENTRY_LENGTH_BYTES + header_bytes(entry) + length as usize + TRAILER_BYTES;
-        if length <= PIO_MAX_BYTES || entry.is_read() || entry.rendezvous != 0 || room > tracker.mtu as usize {
+        if !is_long(entry, length) || room > tracker.mtu as usize {
             return false;
         }
         let (local, offset) = (entry.command.local, entry.command.offset + u64::from(offset));
@@ -392,7 +392,7 @@ impl<M: Memory> Engine<M> {
         let Some((handle, offset, length)) = self.measure(index, pick) else { return false };
         let Some(entry) = self.entries.get(handle) else { return false };
         let total = header_bytes(entry) + length as usize + TRAILER_BYTES;
-        if length <= PIO_MAX_BYTES || entry.is_read() || entry.rendezvous != 0 || !has_segment_room(out, total) {
+        if !is_long(entry, length) || !has_segment_room(out, total) {
             return false;
         }
         let (local, base) = (entry.command.local, entry.command.offset);
@@ -412,8 +412,9 @@ impl<M: Memory> Engine<M> {
         true
     }
 
-    /// What may be sent to a target now; nothing is changed.
-    fn pick(&self, now: Time, index: u32) -> Option<Pick> {
+    /// What may be sent to a target now; nothing is changed. Beside other short packets (`among_short`), short rests of
+    /// messages come before anything new.
+    fn pick(&self, now: Time, index: u32, among_short: bool) -> Option<Pick> {
         let tracker = self.trackers.get(index)?;
         if tracker.probe_wanted {
             return Some(Pick::Probe);
@@ -472,8 +473,14 @@ impl<M: Memory> Engine<M> {
             (Some((handle, entry)), None) => (handle, entry, 0),
             (None, Some((handle, entry))) => (handle, entry, entry.cut),
             (Some((new, fresh)), Some((handle, entry))) => {
-                let ends = packet_length(entry, tracker.mtu, entry.cut) == entry.wire_length() - entry.cut;
-                if ends || !tracker.starts_next { (handle, entry, entry.cut) } else { (new, fresh, 0) }
+                let rest = entry.wire_length() - entry.cut;
+                let ends = packet_length(entry, tracker.mtu, entry.cut) == rest;
+                let begins = packet_length(fresh, tracker.mtu, 0);
+                let waits = !among_short
+                    && (is_long(fresh, begins) && !is_long(entry, rest))
+                    && tracker.started.len() < RESTS_TOGETHER
+                    && self.admitted(tracker, new, begins);
+                if !waits && (ends || !tracker.starts_next) { (handle, entry, entry.cut) } else { (new, fresh, 0) }
             }
         };
         let length = packet_length(entry, tracker.mtu, offset);
@@ -542,7 +549,13 @@ impl<M: Memory> Engine<M> {
     }
 
     fn admitted(&self, tracker: &Tracker, handle: u16, length: u32) -> bool {
-        self.entries.get(handle).is_some_and(|entry| tracker.congestion.admits(u64::from(weight(entry, length))))
+        self.entries.get(handle).is_some_and(|entry| {
+            let weight = u64::from(weight(entry, length));
+            match entry.is_read() && tracker.reads_wait {
+                true => tracker.congestion.admits_several(weight),
+                false => tracker.congestion.admits(weight),
+            }
+        })
     }
 
     /// Handle, offset and length of what was picked. A probe has no handle.
@@ -640,11 +653,11 @@ impl<M: Memory> Engine<M> {
         tracker.unasked += 1;
         let tail = tracker.queue.is_empty() && tracker.started.is_empty();
         let ends_long = entry.is_cut() && entry.command.length > tracker.mtu;
-        let ask = sent.again
-            || tracker.ticket == 0
-            || tracker.unasked >= ACK_EVERY
-            || ends_long && tail
-            || !tracker.congestion.admits(u64::from(weight));
+        let fills = !tracker.congestion.admits(u64::from(weight));
+        if entry.is_read() {
+            tracker.reads_wait = fills;
+        }
+        let ask = sent.again || tracker.ticket == 0 || tracker.unasked >= ACK_EVERY || ends_long && tail || fills;
         if ask {
             tracker.unasked = 0;
         }
@@ -735,6 +748,11 @@ fn header_bytes(entry: &Entry) -> usize {
 fn packet_length(entry: &Entry, mtu: u32, offset: u32) -> u32 {
     let room = mtu.saturating_sub((header_bytes(entry) + TRAILER_BYTES) as u32).max(1);
     entry.wire_length().saturating_sub(offset).min(room)
+}
+
+/// Whether the payload of a packet of so many bytes stays in memory (DMA), so that it cannot share a datagram.
+fn is_long(entry: &Entry, length: u32) -> bool {
+    length > PIO_MAX_BYTES && !entry.is_read() && entry.rendezvous == 0
 }
 
 /// Bytes that a packet counts in the congestion window: of a read, those of its response.
