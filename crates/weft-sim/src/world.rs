@@ -265,7 +265,7 @@ impl<'a> World<'a> {
         self.trace.datagram(now, &format!("{from} => {to}"), &bytes);
         node.note_time(now);
         let local = node.local_time(now);
-        node.engine.handle_datagram(local, socket_of(from), &mut bytes, marked);
+        node.engine.handle_datagram_early(local, socket_of(from), &mut bytes, marked);
         self.settle(to)
     }
 

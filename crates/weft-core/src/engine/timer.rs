@@ -4,7 +4,7 @@
 use super::Engine;
 use crate::limits::{KEEP_ALIVE_US, MESSAGE_IDLE_US, ORDER_HOLD_US, PROBE_LINGER_US, PROBE_PACKETS, RETAIN_US};
 use crate::memory::Memory;
-use crate::reliable::tracker::{SentState, Tracker};
+use crate::reliable::tracker::{Sent, SentState, Tracker};
 use crate::time::Time;
 
 impl<M: Memory> Engine<M> {
@@ -160,7 +160,9 @@ fn timeout_at(tracker: &Tracker) -> Time {
 
 fn next_due(tracker: &Tracker, now: Time, give_up_us: u64) -> Time {
     let mut due = Time::NEVER;
-    if tracker.sent.iter().any(|sent| sent.state == SentState::InFlight) {
+    // Mostly it is the first.
+    let in_flight = |sent: &Sent| sent.state == SentState::InFlight;
+    if tracker.sent.front().is_some_and(in_flight) || tracker.sent.iter().any(in_flight) {
         due = due.min(timeout_at(tracker));
     }
     if let Some(since) = tracker.silent_since() {

@@ -5,7 +5,7 @@
 //! a message's post and its completion at the peer the tables are walked four times. Whatever is not exactly as expected
 //! here goes to the tables, and the tests compare both ways.
 
-use weft_wire::command::{Command, Flags, Kind, SLOTS, Slot};
+use weft_wire::command::{Command, Flags, Kind, Slot};
 use weft_wire::table::{Decoded, OpcodeId, ProtocolId, Tables};
 
 use super::{Reliability, SESSION_BYTES, SessionHeader, TRAILER_BYTES, TRANSPORT_BYTES};
@@ -171,34 +171,34 @@ impl Straight {
         let (opcode, length) = match header[OPCODE_AT] {
             OPCODE_SEND => {
                 let header: &[u8; SEND_BYTES] = packet.first_chunk()?;
-                let slots = &mut decoded.command.slots;
-                *slots = common(header, Kind::Send, 0);
-                message(header, slots);
-                slots[Slot::Transaction as usize] = slots[Slot::Source as usize] << 32 | slots[Slot::Message as usize];
+                let command = &mut decoded.command;
+                *command = common(header, Kind::Send, 0);
+                message(header, command);
+                command.set(Slot::Transaction, command.source() << 32 | command.message());
                 (self.send, SEND_BYTES)
             }
             OPCODE_TAGGED_SEND => {
                 let header: &[u8; TAGGED_SEND_BYTES] = packet.first_chunk()?;
-                let slots = &mut decoded.command.slots;
-                *slots = common(header, Kind::TaggedSend, 0);
-                message(header, slots);
+                let command = &mut decoded.command;
+                *command = common(header, Kind::TaggedSend, 0);
+                message(header, command);
                 let tag = u64_at::<_, { BODY_AT + 12 }>(header);
-                slots[Slot::Transaction as usize] = tag;
-                slots[Slot::Argument0 as usize] = tag;
+                command.set(Slot::Transaction, tag);
+                command.set(Slot::Argument0, tag);
                 (self.tagged_send, TAGGED_SEND_BYTES)
             }
             OPCODE_ACKNOWLEDGE => {
                 let header: &[u8; ACKNOWLEDGE_BYTES] = packet.first_chunk()?;
-                let slots = &mut decoded.command.slots;
-                *slots = common(header, Kind::Acknowledge, Flags::RESPONSE.0);
-                slots[Slot::Transaction as usize] = u64::from(u16_at::<_, HANDLE_AT>(header));
-                slots[Slot::Status as usize] = u64::from(header[BODY_AT]);
-                slots[Slot::Length as usize] = u64::from(header[BODY_AT + 1]);
-                slots[Slot::Immediate as usize] = u64::from(u16_at::<_, { BODY_AT + 2 }>(header));
-                slots[Slot::Argument1 as usize] = u64::from(u32_at::<_, { BODY_AT + 4 }>(header));
-                slots[Slot::Argument2 as usize] = u64::from(u32_at::<_, { BODY_AT + 8 }>(header));
-                slots[Slot::Offset as usize] = u64::from(u32_at::<_, { BODY_AT + 12 }>(header));
-                slots[Slot::Argument0 as usize] = u64_at::<_, { BODY_AT + 16 }>(header);
+                let command = &mut decoded.command;
+                *command = common(header, Kind::Acknowledge, Flags::RESPONSE.0);
+                command.set(Slot::Transaction, u64::from(u16_at::<_, HANDLE_AT>(header)));
+                command.set(Slot::Status, u64::from(header[BODY_AT]));
+                command.set(Slot::Length, u64::from(header[BODY_AT + 1]));
+                command.set(Slot::Immediate, u64::from(u16_at::<_, { BODY_AT + 2 }>(header)));
+                command.set(Slot::Argument1, u64::from(u32_at::<_, { BODY_AT + 4 }>(header)));
+                command.set(Slot::Argument2, u64::from(u32_at::<_, { BODY_AT + 8 }>(header)));
+                command.set(Slot::Offset, u64::from(u32_at::<_, { BODY_AT + 12 }>(header)));
+                command.set(Slot::Argument0, u64_at::<_, { BODY_AT + 16 }>(header));
                 (self.acknowledge, ACKNOWLEDGE_BYTES)
             }
             _ => return None,
@@ -276,8 +276,8 @@ fn put_message<const N: usize>(packet: &mut [u8; N], command: &Command) -> Optio
 
 /// The slots that the transport header fills.
 #[inline]
-fn common<const N: usize>(header: &[u8; N], kind: Kind, fixed: u32) -> [u64; SLOTS] {
-    let bits = header[FLAGS_AT];
+fn common<const N: usize>(header: &[u8; N], kind: Kind, fixed: u32) -> Command {
+    let [bits] = at::<N, 1, FLAGS_AT>(header);
     let mut flags = fixed;
     for (flag, bit) in FLAG_BITS {
         if bits & bit != 0 {
@@ -289,15 +289,15 @@ fn common<const N: usize>(header: &[u8; N], kind: Kind, fixed: u32) -> [u64; SLO
     command.set(Slot::Source, u64::from(u32_at::<N, SOURCE_AT>(header)));
     command.set(Slot::Argument3, u64::from(u32_at::<N, EPOCH_AT>(header)));
     command.set(Slot::Sequence, u64::from(u32_at::<N, PSN_AT>(header)));
-    command.slots
+    command
 }
 
 /// The slots that the message header fills.
 #[inline]
-fn message<const N: usize>(header: &[u8; N], slots: &mut [u64; SLOTS]) {
-    slots[Slot::Message as usize] = u64::from(u32_at::<N, BODY_AT>(header));
-    slots[Slot::Offset as usize] = u64::from(u32_at::<N, { BODY_AT + 4 }>(header));
-    slots[Slot::Length as usize] = u64::from(u32_at::<N, { BODY_AT + 8 }>(header));
+fn message<const N: usize>(header: &[u8; N], command: &mut Command) {
+    command.set(Slot::Message, u64::from(u32_at::<N, BODY_AT>(header)));
+    command.set(Slot::Offset, u64::from(u32_at::<N, { BODY_AT + 4 }>(header)));
+    command.set(Slot::Length, u64::from(u32_at::<N, { BODY_AT + 8 }>(header)));
 }
 
 /// `W` bytes at a place inside of `N`, which is known when this is compiled.

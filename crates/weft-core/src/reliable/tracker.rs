@@ -284,7 +284,8 @@ impl Tracker {
 
     /// The first sending of what is unanswered.
     fn earliest(&self) -> Option<Time> {
-        let unsettled = self.sent.iter().find(|sent| sent.state != SentState::Settled).map(|sent| sent.first_sent);
+        // What is settled does not stay in front.
+        let unsettled = self.sent.front().map(|sent| sent.first_sent);
         match (unsettled, self.probe.map(|(at, _)| at)) {
             (Some(sent), Some(probed)) => Some(sent.min(probed)),
             (one, other) => one.or(other),
