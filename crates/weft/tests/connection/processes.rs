@@ -30,6 +30,20 @@ impl Process {
         Process { child, listener: listener_at(said.unwrap()) }
     }
 
+    /// Stops it; it does nothing more once this returns. The signal alone is not enough: a thread may go on for a while.
+    fn stop(&self) {
+        let number = self.child.id();
+        assert!(Command::new("kill").args(["-s", "STOP", &number.to_string()]).status().unwrap().success());
+        let threads = || std::fs::read_dir(format!("/proc/{number}/task")).unwrap();
+        let stands = |thread: std::io::Result<std::fs::DirEntry>| {
+            let stat = std::fs::read_to_string(thread.unwrap().path().join("stat")).unwrap();
+            stat.rsplit_once(") ").unwrap().1.starts_with('T')
+        };
+        while !threads().all(stands) {
+            std::thread::yield_now();
+        }
+    }
+
     fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -109,7 +123,7 @@ fn a_killed_process_is_a_shutdown_by_packets() {
     a_killed_process_is_a_shutdown(Road::Packets, Progress::Automatic);
 }
 
-/// Its listener had heard the request, and its user still thought.
+/// Its process is there, and does nothing any more.
 #[test]
 fn a_killed_listener_is_a_failure() {
     let world = World::new(Road::Automatic, Progress::Manual);
@@ -118,7 +132,7 @@ fn a_killed_listener_is_a_failure() {
     // The first one is rejected, since that process drops it: so it is there.
     let _first = node.manager.connect(&node.endpoint(), process.listener, 1, b"").unwrap();
     assert_eq!(world.event(&node), Event::Refused { context: 1, data: Vec::new() });
-    Command::new("kill").args(["-s", "STOP", &process.child.id().to_string()]).status().unwrap();
+    process.stop();
     let _second = node.manager.connect(&node.endpoint(), process.listener, 2, b"").unwrap();
     world.assert_silence(&[&node]);
     process.kill();
