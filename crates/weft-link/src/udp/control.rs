@@ -83,14 +83,8 @@ impl Control {
     #[inline]
     pub(super) fn read(&self, length: usize) -> Beside {
         let mut beside = Beside::default();
-        let mut rest = self.bytes.get(..length).unwrap_or(&[]);
-        while rest.len() >= HEADER {
-            // SAFETY: at least a header's bytes are there, any bytes are a valid one, and the read needs no alignment.
-            let header = unsafe { rest.as_ptr().cast::<cmsghdr>().read_unaligned() };
-            #[allow(clippy::unnecessary_cast, reason = "the type differs between C libraries")]
-            let length = header.cmsg_len as usize;
-            let Some(data) = rest.get(HEADER..length) else { break };
-            match (header.cmsg_level, header.cmsg_type) {
+        for (kind, data) in messages(self.bytes.get(..length).unwrap_or(&[])) {
+            match kind {
                 (libc::SOL_UDP, libc::UDP_GRO) => {
                     beside.segment_bytes = data.first_chunk().map_or(0, |size| c_int::from_ne_bytes(*size)) as usize;
                 }
@@ -103,12 +97,27 @@ impl Control {
                 }
                 _ => {}
             }
-            // SAFETY: only arithmetic on the length.
-            let space = unsafe { libc::CMSG_SPACE(data.len() as u32) } as usize;
-            rest = rest.get(space..).unwrap_or(&[]);
         }
         beside
     }
+}
+
+/// The control messages that the kernel wrote: level and kind, and the data.
+#[inline]
+pub(super) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = ((c_int, c_int), &[u8])> {
+    std::iter::from_fn(move || {
+        if bytes.len() < HEADER {
+            return None;
+        }
+        // SAFETY: at least a header's bytes are there, any bytes are a valid one, and the read needs no alignment.
+        let header = unsafe { bytes.as_ptr().cast::<cmsghdr>().read_unaligned() };
+        #[allow(clippy::unnecessary_cast, reason = "the type differs between C libraries")]
+        let data = bytes.get(HEADER..header.cmsg_len as usize)?;
+        // SAFETY: only arithmetic on the length.
+        let space = unsafe { libc::CMSG_SPACE(data.len() as u32) } as usize;
+        bytes = bytes.get(space..).unwrap_or(&[]);
+        Some(((header.cmsg_level, header.cmsg_type), data))
+    })
 }
 
 #[cfg(test)]

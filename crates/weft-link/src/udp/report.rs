@@ -9,9 +9,10 @@ use std::mem::size_of;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use libc::{c_int, cmsghdr, iovec, msghdr, sock_extended_err};
+use libc::{c_int, iovec, msghdr, sock_extended_err};
 
 use super::address::RawAddress;
+use super::control::messages;
 use crate::limits::{NOTICES_MAX, QUOTED_MAX_BYTES, REPORTS_MAX};
 use crate::link::{Counters, Notice};
 
@@ -55,7 +56,7 @@ impl Reports {
     fn take_one(&mut self, socket: &OwnedFd) -> bool {
         let mut name = RawAddress::new();
         let mut quoted = [0u8; QUOTED_MAX_BYTES];
-        let mut control = Control { bytes: [0; CONTROL_BYTES] };
+        let mut control = Room([0; CONTROL_BYTES]);
         let mut buffer = iovec { iov_base: quoted.as_mut_ptr().cast(), iov_len: quoted.len() };
         // SAFETY: a header of zeros has no addresses and no lengths, and is valid.
         let mut header: msghdr = unsafe { std::mem::zeroed() };
@@ -63,15 +64,17 @@ impl Reports {
         header.msg_namelen = RawAddress::ROOM;
         header.msg_iov = &raw mut buffer;
         header.msg_iovlen = 1;
-        header.msg_control = control.bytes.as_mut_ptr().cast();
+        header.msg_control = control.0.as_mut_ptr().cast();
         header.msg_controllen = CONTROL_BYTES as _;
         // SAFETY: the header points to room of the told lengths, which nothing else touches until the call returns. The
         // error queue never blocks.
         let length = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header, libc::MSG_ERRQUEUE) };
         let Ok(length) = usize::try_from(length) else { return false };
         #[allow(clippy::unnecessary_cast, reason = "the type differs between C libraries")]
-        let refused = control.says_refused(header.msg_controllen as usize);
-        if let (true, Some(to)) = (refused, name.get(header.msg_namelen)) {
+        let told = control.0.get(..header.msg_controllen as usize).unwrap_or(&[]);
+        if say_refused(told)
+            && let Some(to) = name.get(header.msg_namelen)
+        {
             self.note(to, quoted.get(..length).unwrap_or(&quoted));
         }
         true
@@ -87,37 +90,20 @@ impl Reports {
 
 /// Room for the control messages of a report.
 #[repr(C, align(8))]
-struct Control {
-    bytes: [u8; CONTROL_BYTES],
-}
+struct Room([u8; CONTROL_BYTES]);
 
-impl Control {
-    /// Whether the host of the destination says that its port is nobody's. All else (no route, a datagram too long) is
-    /// about the way, which may be another soon.
-    fn says_refused(&self, length: usize) -> bool {
-        // SAFETY: only arithmetic on the length.
-        let start = unsafe { libc::CMSG_LEN(0) } as usize;
-        let mut rest = self.bytes.get(..length).unwrap_or(&self.bytes);
-        while rest.len() >= start {
-            // SAFETY: at least a header's bytes are there, any bytes are a valid one, and the read needs no alignment.
-            let header = unsafe { rest.as_ptr().cast::<cmsghdr>().read_unaligned() };
-            #[allow(clippy::unnecessary_cast, reason = "the type differs between C libraries")]
-            let Some(data) = rest.get(start..header.cmsg_len as usize) else { break };
-            let kind = (header.cmsg_level, header.cmsg_type);
-            let is_error =
-                matches!(kind, (libc::IPPROTO_IP, libc::IP_RECVERR) | (libc::IPPROTO_IPV6, libc::IPV6_RECVERR));
-            if is_error && data.len() >= size_of::<sock_extended_err>() {
-                // SAFETY: that many bytes are there, any are a valid one, and the read needs no alignment.
-                let error = unsafe { data.as_ptr().cast::<sock_extended_err>().read_unaligned() };
-                let told = matches!(error.ee_origin, libc::SO_EE_ORIGIN_ICMP | libc::SO_EE_ORIGIN_ICMP6);
-                return told && error.ee_errno as c_int == libc::ECONNREFUSED;
-            }
-            // SAFETY: only arithmetic on the length.
-            let space = unsafe { libc::CMSG_SPACE(data.len() as u32) } as usize;
-            rest = rest.get(space..).unwrap_or(&[]);
-        }
-        false
-    }
+/// Whether control messages tell that the port of the destination is nobody's, as its host says. All else (no route, a
+/// datagram too long) is about the way, which may be another soon.
+fn say_refused(control: &[u8]) -> bool {
+    let is_error =
+        |kind| matches!(kind, (libc::IPPROTO_IP, libc::IP_RECVERR) | (libc::IPPROTO_IPV6, libc::IPV6_RECVERR));
+    let error = messages(control).find(|(kind, data)| is_error(*kind) && data.len() >= size_of::<sock_extended_err>());
+    error.is_some_and(|(_, data)| {
+        // SAFETY: that many bytes are there, any are a valid one, and the read needs no alignment.
+        let error = unsafe { data.as_ptr().cast::<sock_extended_err>().read_unaligned() };
+        let told = matches!(error.ee_origin, libc::SO_EE_ORIGIN_ICMP | libc::SO_EE_ORIGIN_ICMP6);
+        told && error.ee_errno as c_int == libc::ECONNREFUSED
+    })
 }
 
 #[cfg(test)]
@@ -127,9 +113,8 @@ mod tests {
     #[test]
     fn any_bytes_can_be_read() {
         for fill in 0..=255u8 {
-            let control = Control { bytes: [fill; CONTROL_BYTES] };
-            for length in 0..=CONTROL_BYTES + 1 {
-                assert!(!control.says_refused(length));
+            for length in 0..=CONTROL_BYTES {
+                assert!(!say_refused(&[fill; CONTROL_BYTES][..length]));
             }
         }
     }
