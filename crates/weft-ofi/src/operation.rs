@@ -68,19 +68,7 @@ impl Local {
     }
 
     /// A buffer for the NIC. The interface says that the memory is the NIC's until the completion.
-    #[inline(always)]
     pub(crate) fn buffer(self, writable: bool) -> Result<Buffer> {
-        // What nearly every call has.
-        if let Local::One { pointer, length, descriptor } = self
-            && !pointer.is_null()
-            && descriptor.is_null()
-        {
-            return Ok(host_buffer(pointer, length, writable));
-        }
-        self.any_buffer(writable)
-    }
-
-    fn any_buffer(self, writable: bool) -> Result<Buffer> {
         match self {
             Local::One { pointer, length, descriptor } => {
                 if pointer.is_null() && length > 0 {
@@ -213,50 +201,34 @@ pub(crate) fn transmit(
     endpoint: &Endpoint,
     operation: Operation,
     call: &Call,
-    fill: impl Fn(&mut Command),
+    fill: impl FnOnce(&mut Command),
 ) -> Result<usize> {
     let live = endpoint.live_transmit()?;
-    let peer = live.peer(call.peer)?;
+    let mut command = command(live, operation, live.peer(call.peer)?, call, live.is_silent(call.flags));
+    fill(&mut command);
     if let Local::One { pointer, length, descriptor } = call.local
         && !pointer.is_null()
         && descriptor.is_null()
         && call.flags & NOT_AT_ONCE == 0
         && live.order.is_free()
     {
-        let mut command = weft::raw::command(&live.endpoint, operation, peer);
-        command.context = call.context as u64;
-        if live.is_silent(call.flags) {
-            command.flags = CommandFlags::SILENT;
-        }
-        if call.flags & FI_REMOTE_CQ_DATA != 0 {
-            immediate(&mut command, call.data);
-        }
-        fill(&mut command);
         // SAFETY: the caller of the interface leaves the memory to the NIC until the completion.
-        if weft::raw::do_at_once(&live.endpoint, command, unsafe { Segment::from_raw(pointer.cast(), length) }) {
+        let bytes = unsafe { Segment::from_raw(pointer.cast(), length) };
+        if weft::raw::do_at_once(&live.endpoint, command, bytes) {
             return Ok(0);
         }
     }
-    transmit_anyhow(live, operation, peer, *call, fill)
+    transmit_anyhow(live, command, *call)
 }
 
-/// The call comes as a copy: then the compiler need not keep one for it where it is not needed.
+/// Both come as copies: then the compiler need not keep them in memory where this is not called.
 #[inline(never)]
-fn transmit_anyhow(
-    live: &Live,
-    operation: Operation,
-    peer: PeerId,
-    call: Call,
-    fill: impl Fn(&mut Command),
-) -> Result<usize> {
+fn transmit_anyhow(live: &Live, mut command: Command, call: Call) -> Result<usize> {
     let call = &call;
-    let silent = live.is_silent(call.flags);
-    let mut command = command(live, operation, peer, call, silent);
-    fill(&mut command);
     if call.flags & (FI_INJECT | FI_TRIGGER) != 0 {
         return transmit_special(live, command, call);
     }
-    let buffer = call.local.buffer(operation == Operation::Read)?;
+    let buffer = call.local.buffer(command.operation == Operation::Read)?;
     command.length = u32::try_from(buffer.len()).map_err(|_| -FI_EMSGSIZE)?;
     posted(live, live.order.keep(&mut command, |command| weft::raw::post_lent(&live.endpoint, command, buffer)))
 }
@@ -316,7 +288,7 @@ pub(crate) fn inject(
     pointer: *const c_void,
     length: usize,
     peer: fi_addr_t,
-    fill: impl Fn(&mut Command),
+    fill: impl FnOnce(&mut Command),
 ) -> Result<usize> {
     let live = endpoint.live_transmit()?;
     let peer = live.peer(peer)?;
