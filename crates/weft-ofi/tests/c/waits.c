@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -25,7 +26,17 @@
 #define LONG_MS (HANG_GUARD_S * 1000)
 #define MESSAGES 60
 
-static const char *what = "start";
+static const char *volatile what = "start";
+
+/* Says which wait it was that did not end. */
+static void hangs(int signal)
+{
+    static const char words[] = ": hangs\n";
+    (void)signal;
+    (void)!write(STDERR_FILENO, what, strlen(what));
+    (void)!write(STDERR_FILENO, words, sizeof(words) - 1);
+    _exit(1);
+}
 
 #define FAIL(...) (fprintf(stderr, "%s:%d: %s: ", __FILE__, __LINE__, what), fprintf(stderr, __VA_ARGS__), fputc('\n', stderr), exit(1))
 #define IS(call, wanted)                                                                     \
@@ -280,14 +291,14 @@ static void events(const char *name, enum fi_wait_obj object, enum way way)
         IS(fi_close(&set->fid), 0);
 }
 
-static atomic_int asleep;
+static atomic_int begun, ended;
 
 static void *sleep_for_nothing(void *cq)
 {
     struct fi_cq_entry entry;
-    atomic_fetch_add(&asleep, 1);
+    atomic_fetch_add(&begun, 1);
     IS(fi_cq_sread(cq, &entry, 1, NULL, -1), -FI_EAGAIN);
-    atomic_fetch_sub(&asleep, 1);
+    atomic_fetch_add(&ended, 1);
     return NULL;
 }
 
@@ -302,12 +313,15 @@ static void signals(const char *name, enum fi_wait_obj object)
     IS(fi_cq_sread(cq, &entry, 1, NULL, 3), -FI_EAGAIN);
     for (int round = 0; round < 20; round++) {
         pthread_t threads[2];
+        atomic_store(&begun, 0);
+        atomic_store(&ended, 0);
         for (int i = 0; i < 2; i++)
             CHECK(!pthread_create(&threads[i], NULL, sleep_for_nothing, cq));
-        while (atomic_load(&asleep) < 2)
+        /* The first may have ended already, by a signal of the round before that nobody was left to hear. */
+        while (atomic_load(&begun) < 2)
             usleep(100);
         /* One may begin to wait a little later, so it may take two. */
-        while (atomic_load(&asleep) > 0) {
+        while (atomic_load(&ended) < 2) {
             IS(fi_cq_signal(cq), 0);
             usleep(1000);
         }
@@ -517,6 +531,7 @@ int main(int argc, char **argv)
         return 2;
     }
     pauses = (unsigned)atoi(argv[2]);
+    signal(SIGALRM, hangs);
     alarm(HANG_GUARD_S);
     struct fi_info *hints = fi_allocinfo();
     CHECK(hints);
