@@ -271,7 +271,11 @@ impl Core {
             local.progress(&mut self.engine);
         }
         self.progress_packets();
-        self.engine.handle_late();
+        if self.engine.has_late() {
+            self.engine.handle_late();
+            // Who sleeps may have waited for just this.
+            self.notify();
+        }
     }
 
     fn progress_packets(&mut self) {
