@@ -65,6 +65,12 @@ impl CopyMethods {
         CopyMethods { attach_from_bytes, measurements, decided }
     }
 
+    /// Whether cross-memory attach may be used at all: it may be slower than shared memory now, and faster later.
+    #[must_use]
+    pub fn may_attach(&self) -> bool {
+        self.decided != Decided::Told || self.attach_from_bytes.is_some()
+    }
+
     /// What was decided and why, in lines for people.
     #[must_use]
     pub fn describe(&self) -> Vec<String> {

@@ -85,6 +85,14 @@ pub const LOCAL_POLLED_AT_ONCE: usize = 32;
 pub const LOCAL_QUESTIONS_MAX: usize = 1024;
 /// Shorter copies are never made in a peer's memory, whatever was measured or said: each is a system call.
 pub const LOCAL_ATTACH_MIN_BYTES: usize = 4 << 10;
+/// Parts through the ring of which one is timed, which costs 50 ns; one takes 1 to 3 µs where both cores are near.
+pub const LOCAL_PARTS_PER_TIMED: u32 = 8;
+/// Timed parts in a row that must be slow before the ring is left.
+pub const LOCAL_SLOW_PARTS: u32 = 8;
+/// The same when it has been left before and is tried again.
+pub const LOCAL_SLOW_AGAIN: u32 = 2;
+/// Bytes that go by attach before the ring is tried again: there they take some 20 ms, and the trial half of one.
+pub const LOCAL_SLOW_AVOID_BYTES: u64 = 256 << 20;
 /// Bytes that one round copies in a peer's memory, so that nobody else waits for long.
 pub const LOCAL_ATTACH_BYTES: u64 = 4 << 20;
 /// Messages for device memory of this length and more come through the ring, though attach was measured to be faster for

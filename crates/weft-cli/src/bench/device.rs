@@ -667,6 +667,7 @@ fn ways(domain: &Domain) -> String {
         ("through the target", local.through_target),
         ("served", local.served),
         ("by attach", local.attached),
+        ("times a slow ring was left for attach", local.ring_left),
         ("copies from the device", staging.out_copies),
         ("copies to the device", staging.in_copies),
         ("copies for the link", staged.copies),

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | message up to 80 B | in the slot of the ring: one cache line for 8 B |
 //! | up to 64 KiB | copied into the ring and out of it, in parts, both processes at work |
-//! | longer, or *delivered* | offered; when a receive wants it, in parts through the ring, or copied once by the target (cross-memory attach), whichever was measured to be faster |
+//! | longer, or *delivered* | offered; when a receive wants it, in parts through the ring, or copied once by the target (cross-memory attach), whichever was measured to be faster (`pace`) |
 //! | write, read, atomic on memory from [`Domain::register`](crate::Domain::register) of a length | straight in the target's memory, which is mapped here |
 //! | on other memory | through the target, in parts or by attach |
 //! | message from device memory | copied by the target's device from the sender's allocation (`handle`), or a bounce buffer (`bounce`) |
@@ -21,6 +21,7 @@ mod attachment;
 mod bounce;
 mod bytes;
 mod handle;
+mod pace;
 mod record;
 mod route;
 mod visitor;
@@ -39,10 +40,11 @@ use weft_mem::{HostMemory, Segment, attach};
 
 use weft_link::limits::{RING_NEAR_SLOTS, RING_SLOTS};
 
-use crate::limits::{LOCAL_ATTACH_MIN_BYTES, LOCAL_POLLED_AT_ONCE, LOCAL_RECORDS_PER_ROUND};
+use crate::limits::{LOCAL_POLLED_AT_ONCE, LOCAL_RECORDS_PER_ROUND};
 
 use attachment::Deadlines;
 use handle::{Handles, Note};
+use pace::Methods;
 use route::Route;
 use visitor::Visitor;
 
@@ -56,13 +58,6 @@ const WORD_FIRST_GRANT: usize = 3;
 
 /// What the target puts into [`WORD_STATE`] before it leaves because there is no such endpoint (any more).
 const NO_ENDPOINT: u64 = 1;
-
-/// Which ways are taken by length, as measured at the start.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Methods {
-    /// From this length on one copy by cross-memory attach is faster than two through the ring.
-    pub(crate) attach_from_bytes: usize,
-}
 
 /// Which ways the traffic inside the node took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,6 +77,8 @@ pub struct LocalStatistics {
     pub served: u64,
     /// Copies that this NIC made in the memory of a peer (cross-memory attach).
     pub attached: u64,
+    /// How often the ring to a peer was found slow, and left for a while for copies in the peer's memory.
+    pub ring_left: u64,
     /// Channels made to peers.
     pub routes: u64,
     /// Channels that peers made.
@@ -171,7 +168,7 @@ impl Local {
             node: Node::open(address)?,
             address,
             session,
-            methods: Methods { attach_from_bytes: usize::MAX },
+            methods: Methods::RING,
             commands_max: commands_max.min(route::WAITING_MAX),
             routes: Vec::new(),
             visitors: Vec::new(),
@@ -242,8 +239,7 @@ impl Local {
         };
         let channel = self.node.connect(to.socket, &hello).ok()?;
         // Measured once on each machine, when somebody is there to talk to; then it is read from a file.
-        let measured = weft_mem::calibrate::copy_methods().attach_from_bytes;
-        self.methods.attach_from_bytes = measured.map_or(usize::MAX, |bytes| bytes.max(LOCAL_ATTACH_MIN_BYTES));
+        self.methods = Methods::new(weft_mem::calibrate::copy_methods());
         self.statistics.routes += 1;
         self.changed = true;
         Some(insert(&mut self.routes, Box::new(Route::new(channel, endpoint, to, canary))))
@@ -528,9 +524,9 @@ impl Local {
             immediate: None,
             length: 0,
         };
-        // Where two copies are faster nobody reads the other's memory, not even to see whether he could.
-        let wanted = weft_mem::calibrate::copy_methods().attach_from_bytes.is_some();
-        let can_attach = wanted && attach::can_attach(channel.peer_pid(), hello.words[0], hello.words[1]);
+        // Who was told to use the ring reads nobody's memory, not even to see whether he could.
+        let can_attach = weft_mem::calibrate::copy_methods().may_attach()
+            && attach::can_attach(channel.peer_pid(), hello.words[0], hello.words[1]);
         channel.shared_word(WORD_CAN_ATTACH).store(u64::from(can_attach), Ordering::SeqCst);
         self.statistics.visitors += 1;
         let mut visitor = Box::new(Visitor::new(channel, arrival, self.handles.clone()));

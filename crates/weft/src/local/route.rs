@@ -18,8 +18,9 @@ use super::attachment::Attachments;
 use super::bounce::{self, Bounces};
 use super::bytes::{Unsent, fragment_bytes, push_device, push_local, read_local, write_local};
 use super::handle::{self, Reaching, Told};
+use super::pace::{Methods, Pace};
 use super::record::{self, Request, Response, Spans};
-use super::{LocalStatistics, Methods, WORD_CAN_ATTACH};
+use super::{LocalStatistics, WORD_CAN_ATTACH};
 use crate::limits::{
     LOCAL_EAGER_MAX_BYTES, LOCAL_FRAGMENT_BYTES, LOCAL_PARTS_IN_TURN, LOCAL_QUESTIONS_MAX, LOCAL_RECORDS_PER_ROUND,
 };
@@ -56,6 +57,7 @@ pub(super) struct Route {
     bounces: Bounces,
     /// Writes and reads in the target's device memory that go on.
     reaching: Vec<Reaching>,
+    pace: Pace,
 }
 
 #[derive(Clone, Copy)]
@@ -114,6 +116,7 @@ impl Route {
             told: Told::default(),
             bounces: Bounces::default(),
             reaching: Vec::new(),
+            pace: Pace::default(),
         }
     }
 
@@ -206,7 +209,7 @@ impl Route {
     ) -> Result<bool, Broken> {
         let mut busy = false;
         for _ in 0..LOCAL_RECORDS_PER_ROUND {
-            if !self.answer(engine, statistics)? {
+            if !self.answer(engine, methods, statistics)? {
                 break;
             }
             busy = true;
@@ -256,7 +259,7 @@ impl Route {
         let mut more = true;
         while std::mem::take(&mut more) {
             if let Some(token) = self.pushes.front().copied() {
-                let (again, sent) = self.push_part(engine, token, statistics)?;
+                let (again, sent) = self.push_part(engine, token, methods, statistics)?;
                 self.turn += u32::from(sent);
                 if !again {
                     self.pushes.pop_front();
@@ -292,6 +295,7 @@ impl Route {
         &mut self,
         engine: &mut Engine<HostMemory>,
         token: u32,
+        methods: &Methods,
         statistics: &mut LocalStatistics,
     ) -> Result<(bool, bool), Broken> {
         let Some(waiting) = self.waiting.get_mut(token) else { return Ok((false, false)) };
@@ -305,7 +309,11 @@ impl Route {
             push_device(&mut self.channel, memory, &command, from, left, |after| record(sent + after))
         } else {
             let part = left.min(LOCAL_FRAGMENT_BYTES as u32);
-            push_local(self.channel.sender(), &record(sent), memory, command.local, from, part as usize).map(|()| part)
+            let begun = self.pace.begin(methods, part as usize);
+            push_local(self.channel.sender(), &record(sent), memory, command.local, from, part as usize).map(|()| {
+                self.pace.end(methods, begun, statistics);
+                part
+            })
         };
         let part = match pushed {
             Ok(part) => part,
@@ -396,7 +404,7 @@ impl Route {
         }
         if length > fragment_bytes(engine.memory(), command) as usize {
             let first = Request::Long.record(flags, words);
-            return self.attempt_parts(engine, command, begun, &first, statistics);
+            return self.attempt_parts(engine, command, begun, &first, methods, statistics);
         }
         let record = Request::Send.record(flags, words);
         match push_local(self.channel.sender(), &record, engine.memory(), command.local, command.offset, length) {
@@ -432,6 +440,7 @@ impl Route {
         command: &Command,
         begun: Option<Started>,
         first: &Record,
+        methods: &Methods,
         statistics: &mut LocalStatistics,
     ) -> Result<Attempt, Broken> {
         let mut started = begun.unwrap_or(Started { token: NO_TOKEN, sent: 0 });
@@ -453,7 +462,13 @@ impl Route {
                 let rest = NOTHING.get(..part as usize).unwrap_or_default();
                 self.channel.sender().push(&record, rest).map_err(Unsent::from)
             } else {
-                push_local(self.channel.sender(), &record, engine.memory(), command.local, from, part as usize)
+                let begun = self.pace.begin(methods, part as usize);
+                let pushed =
+                    push_local(self.channel.sender(), &record, engine.memory(), command.local, from, part as usize);
+                if pushed.is_ok() {
+                    self.pace.end(methods, begun, statistics);
+                }
+                pushed
             };
             match pushed {
                 Ok(()) => statistics.fragments += 1,
@@ -512,15 +527,15 @@ impl Route {
 
     /// Where the bytes of a command lie, if it pays that the target reaches them by itself, and it can.
     fn spans(
-        &self,
+        &mut self,
         engine: &Engine<HostMemory>,
         command: &Command,
         methods: &Methods,
         into: &mut [u8; 16 * Spans::MAX],
     ) -> Option<usize> {
         use std::sync::atomic::Ordering;
-        if (command.length as usize) < methods.attach_from_bytes
-            || self.channel.shared_word(WORD_CAN_ATTACH).load(Ordering::Relaxed) != 1
+        if self.channel.shared_word(WORD_CAN_ATTACH).load(Ordering::Relaxed) != 1
+            || !self.pace.prefers_attach(methods, command.length)
         {
             return None;
         }
@@ -555,7 +570,7 @@ impl Route {
                 return self.ask(command, State::Answer, Request::Write, flags | record::SPANS, words, payload);
             }
             let first = Request::Write.record(flags, words);
-            return self.attempt_parts(engine, command, begun, &first, statistics);
+            return self.attempt_parts(engine, command, begun, &first, methods, statistics);
         }
         let token = self.waiting.insert(*command, State::Answer);
         let mut record = Request::Write.record(flags, words);
@@ -670,7 +685,12 @@ impl Route {
     }
 
     /// Takes one answer; false: there is none.
-    fn answer(&mut self, engine: &mut Engine<HostMemory>, statistics: &mut LocalStatistics) -> Result<bool, Broken> {
+    fn answer(
+        &mut self,
+        engine: &mut Engine<HostMemory>,
+        methods: &Methods,
+        statistics: &mut LocalStatistics,
+    ) -> Result<bool, Broken> {
         let Some(incoming) = self.channel.receiver().peek()? else { return Ok(false) };
         let record = incoming.record();
         let token = record.words[0] as u32;
@@ -730,8 +750,10 @@ impl Route {
                 if offset != u64::from(received) || offset + length > u64::from(command.length) || length == 0 {
                     return Err(Broken);
                 }
+                let begun = self.pace.begin(methods, length as usize);
                 let placed =
                     write_local(engine.memory_mut(), command.local, command.offset + offset, incoming.segment());
+                self.pace.end(methods, begun, statistics);
                 let received = received + length as u32;
                 waiting.state = State::Reading { received };
                 if placed.is_err() || received == command.length {
