@@ -473,7 +473,7 @@ fn endure(progress: Progress, scribbles: u64, seed: u64) {
     ];
     let friend = Node::on(&domain);
     let mut third = Process::start("third", &[address_to_text(friend.endpoint.address())], |_| {});
-    let own = UdpSocket::bind(anywhere()).unwrap().local_addr().unwrap();
+    let own = crate::place();
     let (over, exchanged) = (AtomicBool::new(false), AtomicU64::new(0));
     let (mut ended, mut received) = (0, 0);
     std::thread::scope(|threads| {
@@ -545,6 +545,7 @@ fn endure(progress: Progress, scribbles: u64, seed: u64) {
 
 #[test]
 fn a_hostile_peer_harms_only_itself() {
+    let _alone = crate::alone();
     let scribbles = number("WEFT_SCRIBBLES", 1_000_000);
     let seed = number("WEFT_SEED", u64::from(std::process::id())) | 1;
     println!("WEFT_SEED={seed}");
