@@ -1,8 +1,10 @@
 //! Processes that a test starts: this test binary once more, in a role of its own.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Says which role a process has; without it the test of that name has nothing to play.
 const ROLE: &str = "WEFT_NODE_ROLE";
@@ -72,6 +74,12 @@ impl Process {
         self.child.wait().unwrap()
     }
 
+    /// Tells it that it has done enough.
+    pub(crate) fn enough(&mut self) {
+        // It may have ended already, which shows elsewhere.
+        let _ = self.child.stdin.as_mut().map(|input| input.write_all(b"."));
+    }
+
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().unwrap()
     }
@@ -92,12 +100,19 @@ pub(crate) fn role() -> Option<(String, Vec<String>)> {
 }
 
 /// Whether the parent has ended, or wants this process to end.
-pub(crate) fn watch_parent() -> std::sync::Arc<std::sync::atomic::AtomicBool> {
-    let over = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let seen = over.clone();
+pub(crate) fn watch_parent() -> Arc<AtomicBool> {
+    hear_parent().1
+}
+
+/// Whether the parent has told this process that it has done [enough](Process::enough), and as [`watch_parent`].
+pub(crate) fn hear_parent() -> (Arc<AtomicBool>, Arc<AtomicBool>) {
+    let (enough, over) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let heard = (enough.clone(), over.clone());
     std::thread::spawn(move || {
-        let _ = std::io::stdin().read(&mut [0]);
-        seen.store(true, std::sync::atomic::Ordering::SeqCst);
+        while std::io::stdin().read(&mut [0]).is_ok_and(|length| length > 0) {
+            heard.0.store(true, Ordering::SeqCst);
+        }
+        heard.1.store(true, Ordering::SeqCst);
     });
-    over
+    (enough, over)
 }
