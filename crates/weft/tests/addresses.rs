@@ -15,7 +15,9 @@ fn talk(bind: &str, reach: &str) {
 
 fn talk_on(road: Road, bind: &str, reach: &str) {
     let fabric = Fabric::new("addresses").unwrap();
-    let make = || fabric.domain().road(road).progress(Progress::Automatic).udp(bind).unwrap();
+    // A machine that stands still for a second must not look like a dead peer.
+    let patient = |config: &mut weft::Config| config.give_up_us = weft_core::limits::GIVE_UP_MAX_US;
+    let make = || fabric.domain().road(road).progress(Progress::Automatic).configure(patient).udp(bind).unwrap();
     let (a, b) = (make(), make());
     let (a_queue, b_queue) = (a.completion_queue(64), b.completion_queue(64));
     let (a_end, b_end) = (a.endpoint(&a_queue).unwrap(), b.endpoint(&b_queue).unwrap());

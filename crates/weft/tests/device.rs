@@ -28,7 +28,9 @@ struct Node {
 }
 
 fn node(fabric: &Fabric, wrap: bool, road: Road) -> Node {
-    let mut builder = fabric.domain().road(road);
+    // A machine that stands still for a second must not look like a dead peer.
+    let patient = |config: &mut weft::Config| config.give_up_us = weft_core::limits::GIVE_UP_MAX_US;
+    let mut builder = fabric.domain().road(road).configure(patient);
     if wrap {
         builder = builder.decorate(|link| Stubborn { inner: link, calls: 0 });
     }

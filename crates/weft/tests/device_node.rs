@@ -549,19 +549,22 @@ fn exported(memory: &raw::Memory) -> Handle {
 }
 
 struct Liar {
+    /// Keeps the port, and with it the name, from others.
+    _own: std::net::UdpSocket,
     link: LinkNode,
     channel: Channel,
 }
 
 impl Liar {
     fn new(to: Address) -> Liar {
-        let own = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let kept = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let own = kept.local_addr().unwrap();
         let mut link = LinkNode::open(own).unwrap();
         let session = Fabric::new("device-node").unwrap().session_id();
         let source = Address { socket: own, endpoint: 1 }.to_bytes();
         let hello = Hello { source, target_endpoint: to.endpoint, session, words: [0; 4] };
         let channel = link.connect(to.socket, &hello).unwrap();
-        Liar { link, channel }
+        Liar { _own: kept, link, channel }
     }
 
     fn offer(&mut self, place: Place, id: u64, offset: u64, length: u64) {

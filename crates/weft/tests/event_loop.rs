@@ -47,7 +47,10 @@ fn play(progress: Progress) {
 
 fn play_on(road: Road, progress: Progress) {
     let fabric = Fabric::new("event loop").unwrap();
-    let domains = [0, 1].map(|_| fabric.domain().road(road).progress(progress).udp("127.0.0.1:0").unwrap());
+    // A machine that stands still for a second must not look like a dead peer.
+    let patient = |config: &mut weft::Config| config.give_up_us = weft_core::limits::GIVE_UP_MAX_US;
+    let make = || fabric.domain().road(road).progress(progress).configure(patient).udp("127.0.0.1:0").unwrap();
+    let domains = [make(), make()];
     let queues = domains.each_ref().map(|domain| domain.completion_queue(64));
     let endpoints = [0, 1].map(|index: usize| domains[index].endpoint(&queues[index]).unwrap());
     let peers = [0, 1].map(|index: usize| domains[index].addresses().insert(endpoints[1 - index].address()).unwrap());

@@ -50,6 +50,8 @@ impl Link for Buggy {
 #[test]
 fn a_panic_of_the_nics_thread_is_heard_by_all_who_wait() {
     let fabric = Fabric::new("panic").unwrap();
+    // A machine that stands still for a second must not look like a dead peer.
+    let patient = |config: &mut weft::Config| config.give_up_us = weft_core::limits::GIVE_UP_MAX_US;
     for road in [Road::Packets, Road::Automatic] {
         let shows = Arc::new(AtomicBool::new(false));
         let bug = shows.clone();
@@ -57,10 +59,12 @@ fn a_panic_of_the_nics_thread_is_heard_by_all_who_wait() {
             .domain()
             .road(road)
             .progress(Progress::Automatic)
+            .configure(patient)
             .decorate(move |inner| Buggy { inner, shows: bug })
             .udp("127.0.0.1:0")
             .unwrap();
-        let other = fabric.domain().road(road).progress(Progress::Automatic).udp("127.0.0.1:0").unwrap();
+        let other = fabric.domain().road(road).progress(Progress::Automatic).configure(patient);
+        let other = other.udp("127.0.0.1:0").unwrap();
         let (queue, other_queue) = (domain.completion_queue(64), other.completion_queue(64));
         let counter = domain.counter();
         let (end, other_end) = (domain.endpoint(&queue).unwrap(), other.endpoint(&other_queue).unwrap());

@@ -5,10 +5,16 @@ use std::time::Duration;
 
 use weft::raw::{self, AtomicCall, Buffer, CommandFlags, Operation};
 use weft::{
-    Access, AtomicOperation, Datatype, Domain, Fabric, Failure, Level, Progress, Registrable, RemoteAddress, Road,
+    Access, AtomicOperation, Config, Datatype, Domain, Fabric, Failure, Level, Progress, Registrable, RemoteAddress,
+    Road,
 };
 
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
+
+/// A machine that stands still for a second must not look like a dead peer.
+fn patient(config: &mut Config) {
+    config.give_up_us = weft_core::limits::GIVE_UP_MAX_US;
+}
 
 #[test]
 fn commands_with_memory_of_the_caller() {
@@ -68,7 +74,7 @@ fn commands_with_memory_of_the_caller() {
 #[test]
 fn completions_are_shown_where_they_are() {
     for (road, alone) in [(Road::Automatic, false), (Road::Packets, false), (Road::Automatic, true)] {
-        let mut builder = Fabric::new("shown").unwrap().domain().road(road);
+        let mut builder = Fabric::new("shown").unwrap().domain().road(road).configure(patient);
         if alone {
             // SAFETY: one thread uses the domain.
             builder = builder.single_threaded(unsafe { raw::OneAtATime::promise() });
@@ -131,8 +137,8 @@ fn completions_are_shown_where_they_are() {
 fn memory_that_need_not_be_mapped() {
     for road in [Road::Packets, Road::Automatic] {
         let fabric = Fabric::new("unmapped").unwrap();
-        let domains =
-            [0, 1].map(|_| fabric.domain().progress(Progress::Automatic).road(road).udp("127.0.0.1:0").unwrap());
+        let builder = || fabric.domain().progress(Progress::Automatic).road(road).configure(patient);
+        let domains = [0, 1].map(|_| builder().udp("127.0.0.1:0").unwrap());
         let queues = domains.each_ref().map(|domain| domain.completion_queue(64));
         let [a, b] = [0, 1].map(|index: usize| domains[index].endpoint(&queues[index]).unwrap());
         let to_b = domains[0].addresses().insert(b.address()).unwrap();

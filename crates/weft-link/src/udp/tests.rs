@@ -1,5 +1,6 @@
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::time::Duration;
 
 use super::*;
 use crate::limits::{NOTICES_MAX, PIECES_MAX, QUOTED_MAX_BYTES, ROUTES_MAX};
@@ -14,16 +15,33 @@ fn link_with(ipv6: bool, config: &Config) -> UdpLink {
     UdpLink::open(SocketAddr::new(ip, 0), config).unwrap()
 }
 
-/// Empty polls until a datagram counts as lost. On loopback it is mostly there when the send returns, but the kernel may
-/// leave it to another thread of its own.
-const PATIENCE: usize = 1_000_000;
+/// Long enough that only a loss reaches it. On loopback a datagram is mostly there when the send returns, but the kernel
+/// may leave it to another thread of its own.
+const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
 /// Polls in which a link looks at all of its sockets.
 const EVERYWHERE: usize = 20;
 
+/// A port that nobody receives at, and that no other test gets meanwhile: a connected socket hears its peer only, which
+/// is itself.
+fn nobody(ipv6: bool) -> (UdpSocket, SocketAddr) {
+    let ip: std::net::IpAddr = if ipv6 { Ipv6Addr::LOCALHOST.into() } else { Ipv4Addr::LOCALHOST.into() };
+    let socket = UdpSocket::bind((ip, 0)).unwrap();
+    let address = socket.local_addr().unwrap();
+    socket.connect(address).unwrap();
+    (socket, address)
+}
+
 /// Receives until something is there.
 fn arrive(link: &mut UdpLink, sink: &mut dyn FnMut(Incoming<'_>)) -> usize {
-    let mut polls = (0..PATIENCE).map(|_| link.receive(sink).unwrap());
-    polls.find(|got| *got > 0).expect("it did not arrive")
+    loop {
+        // Not every poll looks at all sockets.
+        let mut polls = (0..EVERYWHERE).map(|_| link.receive(sink).unwrap());
+        if let Some(got) = polls.find(|got| *got > 0) {
+            return got;
+        }
+        let descriptor = link.descriptor().unwrap();
+        assert!(crate::wait::wait_readable(descriptor, PATIENCE).unwrap(), "it did not arrive");
+    }
 }
 
 /// Receives until `count` datagrams are there, and no more.
@@ -192,7 +210,7 @@ fn unreachable_is_skipped_and_counted() {
     assert_eq!(a.counters().skipped, 2);
     assert_eq!(collect(&mut b, 2).len(), 2);
     // Nobody listens there (any more): that is no error of the link, now or later.
-    let gone = link(false).local();
+    let (_nobody, gone) = nobody(false);
     for _ in 0..3 {
         assert_eq!(a.send(&[to(gone)]).unwrap(), 1);
         assert_eq!(a.receive(&mut |_| panic!("nobody answers")).unwrap(), 0);
@@ -201,11 +219,17 @@ fn unreachable_is_skipped_and_counted() {
 
 /// Receives until the network has said something.
 fn notice(link: &mut UdpLink) -> Notice {
-    let mut polls = (0..PATIENCE).map(|_| {
-        assert_eq!(link.receive(&mut |_| panic!("nobody answers")).unwrap(), 0);
-        link.poll_notice()
-    });
-    polls.find_map(|notice| notice).expect("the kernel says nothing")
+    loop {
+        let mut polls = (0..EVERYWHERE).map(|_| {
+            assert_eq!(link.receive(&mut |_| panic!("nobody answers")).unwrap(), 0);
+            link.poll_notice()
+        });
+        if let Some(notice) = polls.find_map(|notice| notice) {
+            return notice;
+        }
+        let descriptor = link.descriptor().unwrap();
+        assert!(crate::wait::wait_readable(descriptor, PATIENCE).unwrap(), "the kernel says nothing");
+    }
 }
 
 #[test]
@@ -213,7 +237,7 @@ fn a_port_that_is_nobodys_is_told_of_and_costs_others_nothing() {
     for (ipv6, favourite) in [(false, false), (true, false), (false, true), (true, true)] {
         let config = Config { favourite, ..Config::default() };
         let (mut a, mut b) = (link_with(ipv6, &config), link(ipv6));
-        let gone = link(ipv6).local();
+        let (_nobody, gone) = nobody(ipv6);
         let bytes = pattern(3000);
         let pieces = [Segment::from_slice(&bytes)];
         let to = |to| Outgoing { to, pieces: &pieces, segment_bytes: 1000, class: 0 };
@@ -247,9 +271,9 @@ fn a_port_that_is_nobodys_is_told_of_and_costs_others_nothing() {
 fn notices_that_nobody_asks_for_are_forgotten() {
     let mut a = link(false);
     let pieces = [Segment::from_slice(b"anybody?")];
-    for _ in 0..3 * NOTICES_MAX {
-        let gone = link(false).local();
-        assert_eq!(a.send(&[Outgoing { to: gone, pieces: &pieces, segment_bytes: 0, class: 0 }]).unwrap(), 1);
+    let nobodies: Vec<_> = (0..3 * NOTICES_MAX).map(|_| nobody(false)).collect();
+    for (_, gone) in &nobodies {
+        assert_eq!(a.send(&[Outgoing { to: *gone, pieces: &pieces, segment_bytes: 0, class: 0 }]).unwrap(), 1);
         assert_eq!(a.receive(&mut |_| panic!("nobody answers")).unwrap(), 0);
     }
     assert!(std::iter::from_fn(|| a.poll_notice()).count() <= NOTICES_MAX);
@@ -374,12 +398,15 @@ fn a_favourite_is_found_used_and_changed() {
         }
         // The port is not shared with anybody.
         assert!(UdpLink::open(to_a, &Config::default()).is_err());
-        // A favourite that has gone is no error.
+        // A favourite that has gone is no error. Its port is kept from others, who would hear what is meant for it.
         let gone = b.local();
         drop(b);
+        let kept = UdpSocket::bind(gone).unwrap();
+        kept.connect(gone).unwrap();
         ping(&mut a, gone, b"anybody?");
         while a.counters().reported == 0 {
             assert_eq!(a.receive(&mut |_| panic!("nobody answers")).unwrap(), 0);
+            std::thread::yield_now();
         }
         ping(&mut a, gone, b"really?");
         ping(&mut a, c.local(), b"still there");

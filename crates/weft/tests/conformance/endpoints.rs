@@ -149,7 +149,11 @@ pub(crate) fn datagrams_can_wait(world: &World) {
         to.receive(b.buffer(vec![0; 8])).unwrap();
         assert_eq!(world.good(&b).into_bytes().unwrap(), [9; 8]);
     }
-    assert_eq!(b.domain.state().unexpected, 0);
+    // Those that were under way until now found room when these were gone.
+    while b.domain.state().unexpected > 0 {
+        to.receive(b.buffer(vec![0; 8])).unwrap();
+        assert_eq!(world.good(&b).into_bytes().unwrap(), [9; 8]);
+    }
 }
 
 pub(crate) fn completions_tell_what_ended(world: &World) {

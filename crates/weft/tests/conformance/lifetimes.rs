@@ -120,7 +120,7 @@ pub(crate) fn a_quiet_end_tells_nothing(world: &World) {
     world.idle(50);
     assert!(a.queue.read().unwrap().is_none());
     assert_eq!((counter.value(), counter.errors()), (1, 0));
-    assert_eq!((a.domain.state().receives, a.domain.state().commands), (0, 0));
+    world.until("nothing is left", || (a.domain.state().receives == 0 && a.domain.state().commands == 0).then_some(()));
     // Its places in the queue are free again: another endpoint can use them all.
     for _ in 0..3 {
         b.endpoint.receive(b.buffer(vec![0; 8])).unwrap();
@@ -181,7 +181,8 @@ pub(crate) fn handles_keep_things_open(world: &World) {
     drop(clone);
     // Closed after what was injected is on its way.
     b.endpoint.receive(b.buffer(vec![0; 8])).unwrap();
-    if world.progress() == Progress::Automatic {
+    // What the network loses is sent again for a short time only.
+    if world.progress() == Progress::Automatic && !world.is_faulty() {
         assert_eq!(world.good(&b).into_bytes().unwrap(), [2; 8]);
     }
 }

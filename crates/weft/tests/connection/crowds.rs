@@ -15,7 +15,9 @@ pub(crate) fn many_connections_at_once(world: &World) {
     }
     let (mut accepted, mut to_b) = (Vec::new(), vec![None; count]);
     let (mut at_a, mut at_b) = (0, 0);
-    world.until(|| {
+    // Patience is for each step, not for all of them.
+    let mut step = || {
+        let before = (accepted.len(), at_a, at_b);
         if let Some(request) = listener.poll().unwrap() {
             let context = u64::from(u32::from_be_bytes(request.data().try_into().unwrap()));
             let end = b.endpoint();
@@ -30,8 +32,9 @@ pub(crate) fn many_connections_at_once(world: &World) {
             assert!(matches!(event, Event::Connected { .. }), "{event:?}");
             at_b += 1;
         }
-        (at_a == count && at_b == count).then_some(())
-    });
+        ((accepted.len(), at_a, at_b) != before).then_some((at_a, at_b))
+    };
+    while world.until(&mut step) != (count, count) {}
     assert_eq!(accepted.len(), count);
     // Each one talks to its own.
     for (connection, end) in accepted.iter().step_by(50) {
@@ -92,15 +95,17 @@ pub(crate) fn many_threads(world: &World) {
         };
         let asking: Vec<_> = (0..threads).map(|thread| scope.spawn(ask(thread))).collect();
         let (mut accepted, mut at_a, mut at_b) = (Vec::new(), 0, 0);
-        world.until(|| {
+        let mut step = || {
+            let before = (accepted.len(), at_a, at_b);
             if let Some(request) = listener.poll().unwrap() {
                 let end = b.endpoint();
                 accepted.push((b.manager.accept(request, &end, 0, b"").unwrap(), end));
             }
             at_a += u64::from(matches!(a.manager.poll().unwrap(), Some(Event::Connected { .. })));
             at_b += u64::from(matches!(b.manager.poll().unwrap(), Some(Event::Connected { .. })));
-            (at_a == threads * each && at_b == threads * each).then_some(())
-        });
+            ((accepted.len(), at_a, at_b) != before).then_some((at_a, at_b))
+        };
+        while world.until(&mut step) != (threads * each, threads * each) {}
         let asking: Vec<_> = asking.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
         assert!(asking.iter().all(|(connection, _)| connection.is_connected()));
         // All let go at once.
@@ -109,12 +114,9 @@ pub(crate) fn many_threads(world: &World) {
             let part: Vec<_> = parts.by_ref().take(each as usize).collect();
             scope.spawn(move || drop(part));
         }
-        let mut ended = 0;
-        world.until(|| {
-            assert_eq!(a.manager.poll().unwrap(), None);
-            ended += u64::from(matches!(b.manager.poll().unwrap(), Some(Event::Shutdown { .. })));
-            (ended == threads * each).then_some(())
-        });
+        for _ in 0..threads * each {
+            assert!(matches!(world.event_beside(&b, &a), Event::Shutdown { .. }));
+        }
         accepted
     });
     drop(accepted);

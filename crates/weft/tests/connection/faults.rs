@@ -17,7 +17,10 @@ pub(crate) fn nobody_listens(world: &World) {
     assert_eq!(world.event(&a), Event::Failed { context: 1, failure });
 
     // The host of the one that is not there says so, long before the engine's patience ends.
-    let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // A connected socket hears its peer only, which is itself, and keeps the port from other tests.
+    let nobody = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let socket = nobody.local_addr().unwrap();
+    nobody.connect(socket).unwrap();
     let end = a.endpoint();
     let asking = a.manager.connect(&end, Address { socket, endpoint: 0 }, 2, b"").unwrap();
     assert_eq!(world.event(&a), Event::Failed { context: 2, failure });

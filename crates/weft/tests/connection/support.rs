@@ -62,7 +62,8 @@ impl World {
 
     /// One that finds out about the dead sooner, after some seconds: a machine may well stand still for one.
     pub(crate) fn quick_node(&self, seconds: u64) -> Node {
-        self.node_with(self.domain_with(|config| config.give_up_us = seconds * 1_000_000), Settings::default())
+        let domain = self.domain_with(|config| config.give_up_us = seconds * 1_000_000);
+        self.node_with(domain, Settings { patience: None })
     }
 
     pub(crate) fn listener(&self) -> Listener {
@@ -70,7 +71,7 @@ impl World {
     }
 
     pub(crate) fn node(&self) -> Node {
-        self.node_with(self.domain(), Settings::default())
+        self.node_with(self.domain(), Settings { patience: None })
     }
 
     pub(crate) fn node_with(&self, domain: Domain, settings: Settings) -> Node {

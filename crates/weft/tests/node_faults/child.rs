@@ -1,8 +1,10 @@
 //! Processes that a test starts: this test binary once more, in a role of its own.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Says which role a process has; without it the test of that name has nothing to play.
 const ROLE: &str = "WEFT_NODE_ROLE";
@@ -47,6 +49,19 @@ impl Process {
         self.child.wait().unwrap()
     }
 
+    /// Stops it; it does nothing more once this returns. The signal alone is not enough: a thread may go on for a while.
+    pub(crate) fn stop(&self) {
+        self.signal("STOP");
+        let threads = || std::fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
+        let stands = |thread: std::io::Result<std::fs::DirEntry>| {
+            let stat = std::fs::read_to_string(thread.unwrap().path().join("stat")).unwrap();
+            stat.rsplit_once(") ").unwrap().1.starts_with('T')
+        };
+        while !threads().all(stands) {
+            std::thread::yield_now();
+        }
+    }
+
     /// Any other signal.
     pub(crate) fn signal(&self, name: &str) {
         let sent = Command::new("kill").args(["-s", name, &self.pid().to_string()]).status().unwrap();
@@ -57,6 +72,12 @@ impl Process {
     pub(crate) fn finish(&mut self) -> ExitStatus {
         drop(self.child.stdin.take());
         self.child.wait().unwrap()
+    }
+
+    /// Tells it that it has done enough.
+    pub(crate) fn enough(&mut self) {
+        // It may have ended already, which shows elsewhere.
+        let _ = self.child.stdin.as_mut().map(|input| input.write_all(b"."));
     }
 
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
@@ -79,12 +100,19 @@ pub(crate) fn role() -> Option<(String, Vec<String>)> {
 }
 
 /// Whether the parent has ended, or wants this process to end.
-pub(crate) fn watch_parent() -> std::sync::Arc<std::sync::atomic::AtomicBool> {
-    let over = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let seen = over.clone();
+pub(crate) fn watch_parent() -> Arc<AtomicBool> {
+    hear_parent().1
+}
+
+/// Whether the parent has told this process that it has done [enough](Process::enough), and as [`watch_parent`].
+pub(crate) fn hear_parent() -> (Arc<AtomicBool>, Arc<AtomicBool>) {
+    let (enough, over) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let heard = (enough.clone(), over.clone());
     std::thread::spawn(move || {
-        let _ = std::io::stdin().read(&mut [0]);
-        seen.store(true, std::sync::atomic::Ordering::SeqCst);
+        while std::io::stdin().read(&mut [0]).is_ok_and(|length| length > 0) {
+            heard.0.store(true, Ordering::SeqCst);
+        }
+        heard.1.store(true, Ordering::SeqCst);
     });
-    over
+    (enough, over)
 }

@@ -286,9 +286,10 @@ fn say(socket: &OwnedFd, bytes: &[u8], descriptor: Option<&OwnedFd>) {
     unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const header, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
 }
 
-/// The process that means ill.
+/// The process that means ill. It does not stop before it was noticed: it could be done before the other side has run at
+/// all.
 pub(crate) fn hostile(arguments: &[String]) {
-    let over = child::watch_parent();
+    let (noticed, over) = child::hear_parent();
     let victim = address_from_text(&arguments[0]);
     let own: SocketAddr = arguments[1].parse().unwrap();
     let numbers: Vec<u64> = arguments[2..].iter().map(|word| word.parse().unwrap()).collect();
@@ -302,7 +303,7 @@ pub(crate) fn hostile(arguments: &[String]) {
     let mut channels: Vec<(Channel, u64)> = Vec::new();
     let mut events = Vec::new();
     let mut rounds = 0u64;
-    while scribbler.left > 0 && !over.load(Ordering::Relaxed) {
+    while (scribbler.left > 0 || !noticed.load(Ordering::Relaxed)) && !over.load(Ordering::Relaxed) {
         rounds += 1;
         let _ = meeting.poll(&mut events);
         for event in events.drain(..) {
@@ -473,7 +474,7 @@ fn endure(progress: Progress, scribbles: u64, seed: u64) {
     ];
     let friend = Node::on(&domain);
     let mut third = Process::start("third", &[address_to_text(friend.endpoint.address())], |_| {});
-    let own = UdpSocket::bind(anywhere()).unwrap().local_addr().unwrap();
+    let own = crate::place();
     let (over, exchanged) = (AtomicBool::new(false), AtomicU64::new(0));
     let (mut ended, mut received) = (0, 0);
     std::thread::scope(|threads| {
@@ -495,10 +496,16 @@ fn endure(progress: Progress, scribbles: u64, seed: u64) {
         let mut process = Process::start("hostile", &arguments, |_| {});
         let hostile = Address { socket: own, endpoint: 1 };
         let (mut last, mut moved) = (0, Instant::now());
+        let (mut is_noticed, start) = (false, Instant::now());
         let status = loop {
             if let Some(status) = process.ended() {
                 break status;
             }
+            if !is_noticed && domain.local_statistics().broken > 0 {
+                is_noticed = true;
+                process.enough();
+            }
+            assert!(is_noticed || start.elapsed() < PATIENCE, "nonsense is not noticed");
             // Only when it is there: what is meant for nobody goes as packets, and takes long to fail.
             if domain.local_statistics().visitors > 1 {
                 exposed.post(hostile);
@@ -545,6 +552,7 @@ fn endure(progress: Progress, scribbles: u64, seed: u64) {
 
 #[test]
 fn a_hostile_peer_harms_only_itself() {
+    let _alone = crate::alone();
     let scribbles = number("WEFT_SCRIBBLES", 1_000_000);
     let seed = number("WEFT_SEED", u64::from(std::process::id())) | 1;
     println!("WEFT_SEED={seed}");

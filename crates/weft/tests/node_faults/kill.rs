@@ -3,7 +3,6 @@
 //! 2,000 of them: `WEFT_KILLS=2000 cargo test --release -p weft --test node_faults killed -- --nocapture`
 
 use std::collections::BTreeSet;
-use std::net::UdpSocket;
 use std::os::unix::process::ExitStatusExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -197,7 +196,7 @@ fn kills(progress: Progress, kills: u64, mut seed: u64, account: &mut Account) {
     let third_arguments = [address_to_text(friend.endpoint.address())];
     let mut third = Process::start("third", &third_arguments, |_| {});
     // The victims' address: always the same one.
-    let place = UdpSocket::bind(anywhere()).unwrap().local_addr().unwrap().to_string();
+    let place = crate::place().to_string();
     let (over, exchanged) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|threads| {
         threads.spawn(|| {
@@ -245,6 +244,7 @@ impl Drop for Raise<'_> {
 
 #[test]
 fn a_killed_peer_harms_nobody() {
+    let _alone = crate::alone();
     let count = number("WEFT_KILLS", 100);
     let seed = number("WEFT_SEED", u64::from(std::process::id())) | 1;
     println!("WEFT_SEED={seed}");
@@ -253,8 +253,13 @@ fn a_killed_peer_harms_nobody() {
     kills(Progress::Automatic, count / 2, seed, &mut account);
     kills(Progress::Manual, count - count / 2, seed ^ 0x5555, &mut account);
     let ours = |name: &&String| name.contains("weft") || account.pids.iter().any(|pid| name.contains(&pid.to_string()));
-    let left: Vec<String> = in_shared_memory().difference(&before).filter(ours).cloned().collect();
-    assert!(left.is_empty(), "in /dev/shm: {left:?}");
+    let left = || -> Vec<String> { in_shared_memory().difference(&before).filter(ours).cloned().collect() };
+    // What others have there goes by itself.
+    let start = Instant::now();
+    while !left().is_empty() {
+        assert!(start.elapsed() < PATIENCE, "in /dev/shm: {:?}", left());
+        std::thread::sleep(Duration::from_millis(10));
+    }
     account.times.sort();
     let at = |share: usize| account.times.get(account.times.len().saturating_sub(1) * share / 100).copied();
     println!(

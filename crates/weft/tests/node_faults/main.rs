@@ -13,10 +13,27 @@ mod kill;
 mod others;
 mod traffic;
 
+use std::net::SocketAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Long enough that only a hang reaches it.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// One test at a time: some count what the whole process has open, or how its processes are scheduled, and a program that
+/// one has just written cannot be run while another one starts a process.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A port for processes that are started, on an address that is this process's alone: nobody else gets it while it is
+/// free, before the first of them and between two.
+fn place() -> SocketAddr {
+    let number = std::process::id().to_be_bytes();
+    let anywhere = SocketAddr::from(([127, 64 | number[1] & 63, number[2], number[3]], 0));
+    std::net::UdpSocket::bind(anywhere).unwrap().local_addr().unwrap()
+}
 
 /// What a process does that one of the tests has started. Alone it has nothing to do.
 #[test]

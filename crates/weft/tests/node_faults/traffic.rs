@@ -36,6 +36,14 @@ impl Node {
         Node::on(&domain)
     }
 
+    /// One that waits for who does not answer as long as is possible: a machine that stands still for a second must not
+    /// look like a dead peer.
+    pub(crate) fn patient(at: SocketAddr, progress: Progress) -> Node {
+        let builder = Fabric::new(FABRIC).unwrap().domain().progress(progress);
+        let patient = |config: &mut weft::Config| config.give_up_us = weft_core::limits::GIVE_UP_MAX_US;
+        Node::on(&builder.configure(patient).udp(at).unwrap())
+    }
+
     pub(crate) fn on(domain: &Domain) -> Node {
         let queue = domain.completion_queue(1 << 12);
         let endpoint = domain.endpoint(&queue).unwrap();

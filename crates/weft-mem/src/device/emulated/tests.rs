@@ -130,7 +130,8 @@ fn handles_open_what_they_are_for() {
     assert!(operations().export(base).is_err());
     // SAFETY: it was imported, and nobody uses it.
     unsafe { operations().release(base).unwrap() };
-    assert_eq!(operations().classify(base), None);
+    // Another test may have got memory at the same place by now, but not the same memory.
+    assert_ne!(operations().classify(base).map(|found| found.id), Some(seen.id));
 }
 
 #[test]
