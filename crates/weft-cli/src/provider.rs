@@ -13,7 +13,7 @@ use crate::process::{self, Fault, on_path};
 
 const PROGRAM: &str = "fi_info";
 /// It answers in milliseconds unless something is wrong.
-const ANSWER_MAX: Duration = Duration::from_secs(10);
+const ANSWER_MAX: Duration = Duration::from_secs(60);
 /// Capabilities that are but the directions of others.
 const DIRECTIONS: [&str; 6] = ["FI_READ", "FI_WRITE", "FI_SEND", "FI_RECV", "FI_REMOTE_READ", "FI_REMOTE_WRITE"];
 

@@ -6,7 +6,10 @@
     reason = "a test's own helpers: a panic is a failed test"
 )]
 
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Mutex;
@@ -21,7 +24,6 @@ fn weft(arguments: &[&str]) -> Output {
 
 /// `weft` with `input` on its standard input.
 fn weft_on(arguments: &[&str], input: &[u8]) -> Output {
-    use std::io::Write;
     let mut child = Command::new(env!("CARGO_BIN_EXE_weft"))
         .args(arguments)
         .stdin(Stdio::piped())
@@ -52,6 +54,14 @@ fn file(name: &str) -> String {
     captures().join(name).to_str().unwrap().to_string()
 }
 
+/// A folder of this process. One of the same number may have failed and left something there.
+fn empty_folder(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
 #[test]
 fn the_demo_is_the_main_job() {
     let _alone = SPINNING.lock();
@@ -74,15 +84,18 @@ fn the_demo_is_the_main_job() {
 #[test]
 fn a_demo_that_loses_its_other_half_says_so() {
     let _alone = SPINNING.lock();
-    let mut demo = Command::new(env!("CARGO_BIN_EXE_weft"));
-    let demo = demo.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // Until its first words are read it stands still: it cannot be done before its other half is killed.
+    let (mut reader, writer) = full_stream();
+    let demo = Command::new(env!("CARGO_BIN_EXE_weft")).stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
     let other = children(&demo, 1).remove(0);
     assert!(Command::new("kill").args(["-KILL", &other]).status().unwrap().success());
+    let mut shown = Vec::new();
+    reader.read_to_end(&mut shown).unwrap();
     let output = demo.wait_with_output().unwrap();
     let told = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{told}");
     assert!(told.starts_with("weft: demo: "), "{told}");
-    assert!(!text(&output.stdout).contains("checks passed"));
+    assert!(!text(&shown).contains("checks passed"));
 }
 
 #[test]
@@ -121,20 +134,20 @@ fn gzip_pcapng_and_standard_input_give_the_same() {
     let plain = weft(&["decode", &file("rxe_rc_atomic.pcap")]).stdout;
     assert_eq!(plain, weft_on(&["decode", "-"], &capture("rxe_rc_atomic.pcap")).stdout);
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    std::io::Write::write_all(&mut gzip, &capture("rxe_rc_atomic.pcap")).unwrap();
+    Write::write_all(&mut gzip, &capture("rxe_rc_atomic.pcap")).unwrap();
     let zipped = gzip.finish().unwrap();
     assert_eq!(plain, weft_on(&["decode", "-"], &zipped).stdout);
     let pcapng = Path::new(env!("CARGO_MANIFEST_DIR")).join("../weft-wire/tests/fixtures/capture_rc_atomic.pcapng");
     assert_eq!(plain, weft(&["decode", pcapng.to_str().unwrap()]).stdout);
     // What comes before the damage is shown, then the damage is told.
     let mut rest_lost = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::none());
-    std::io::Write::write_all(&mut rest_lost, &capture("rxe_rc_atomic.pcap")).unwrap();
+    Write::write_all(&mut rest_lost, &capture("rxe_rc_atomic.pcap")).unwrap();
     let stored = rest_lost.finish().unwrap();
     let cut = weft_on(&["decode", "-"], &stored[..stored.len() - 100]);
     assert_eq!((cut.status.code(), text(&cut.stdout).lines().count()), (Some(1), 4));
     assert!(!cut.stderr.is_empty());
     let mut again = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    std::io::Write::write_all(&mut again, &zipped).unwrap();
+    Write::write_all(&mut again, &zipped).unwrap();
     let twice = weft_on(&["decode", "-"], &again.finish().unwrap());
     assert!(text(&twice.stderr).contains("gzip inside of gzip"));
 }
@@ -260,8 +273,7 @@ fn wrong_words_get_usage() {
 
 #[test]
 fn a_session_is_learned_from_its_set_up() {
-    let folder = std::env::temp_dir().join(format!("weft-cli-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
+    let folder = empty_folder("weft-cli");
     let pcap = folder.join("srdma.pcap");
     let pcap = pcap.to_str().unwrap();
     let write =
@@ -287,8 +299,7 @@ fn add_bundle(pcap: &str, entries: &[(usize, &str)]) {
 
 #[test]
 fn the_packets_of_a_bundle_are_shown_one_by_one() {
-    let folder = std::env::temp_dir().join(format!("weft-bundle-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
+    let folder = empty_folder("weft-bundle");
     let pcap = folder.join("bundle.pcap");
     let pcap = pcap.to_str().unwrap();
     // Opcode, flags and handle, destination; the rest of the transport header is zero.
@@ -343,8 +354,7 @@ fn the_packets_of_a_bundle_are_shown_one_by_one() {
 
 #[test]
 fn a_definition_may_take_tcp_segments_by_their_port() {
-    let folder = std::env::temp_dir().join(format!("weft-tcp-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
+    let folder = empty_folder("weft-tcp");
     let definition = "name = \"seven\"\ntitle = \"Seven\"\n[[recognise]]\ntcp_destination = 7174\n\
         [select]\nfields = [\"h.letter\"]\n[header.h]\nbytes = 1\n[header.h.fields]\nletter = { bit = 0, width = 8 }\n\
         [[opcode]]\ncode = 0x4d\nname = \"Em\"\nheaders = [\"h\"]\ncommand = \"control\"\n";
@@ -475,8 +485,7 @@ fn the_benchmark_of_shared_memory_has_peers_and_limits() {
 fn providers_of_libfabric_are_measured_and_who_fails_is_named() {
     let _alone = SPINNING.lock();
     // A plug-in that libfabric cannot load: the others have their figures, and it is said that Weft has none.
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("bench-ofi-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
+    let folder = empty_folder("bench-ofi");
     let plugin = folder.join("libweft-fi.so");
     std::fs::write(&plugin, "no library").unwrap();
     let bench = |arguments: &[&str]| {
@@ -573,9 +582,12 @@ fn namespaces_are_made_and_removed_or_refused_in_clear_words() {
 #[test]
 fn what_is_killed_leaves_no_process() {
     let _alone = SPINNING.lock();
-    for (arguments, count) in [(&["bench", "lat", "--sizes", "8", "--peers-only"][..], 2), (&["demo"], 1)] {
+    // Neither ends by itself: the one has a thousand rounds to go, the other's words are not read.
+    let bench = ["bench", "lat", "--sizes", "8", "--peers-only", "--rounds", "1000"];
+    for (arguments, count) in [(&bench[..], 2), (&["demo"], 1)] {
+        let (_reader, writer) = full_stream();
         let mut weft = Command::new(env!("CARGO_BIN_EXE_weft"));
-        let mut weft = weft.args(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let mut weft = weft.args(arguments).stdout(writer).stderr(Stdio::null()).spawn().unwrap();
         let left = children(&weft, count);
         weft.kill().unwrap();
         weft.wait().unwrap();
@@ -588,22 +600,41 @@ fn what_is_killed_leaves_no_process() {
     }
 }
 
-/// Waits until a process has so many children; gives their ids.
+/// A way for output on which whoever writes waits until it is read: it is full of zeros.
+fn full_stream() -> (UnixStream, OwnedFd) {
+    let (reader, mut writer) = UnixStream::pair().unwrap();
+    writer.set_nonblocking(true).unwrap();
+    let zeros = [0; 4096];
+    for length in [zeros.len(), 1] {
+        while writer.write(&zeros[..length]).is_ok() {}
+    }
+    writer.set_nonblocking(false).unwrap();
+    (reader, writer.into())
+}
+
+/// Waits until a process has so many children, and each is the program that it is to become: before that, nobody has told
+/// the kernel with whom it shall die. Gives their ids.
 fn children(parent: &Child, count: usize) -> Vec<String> {
     let file = format!("/proc/{0}/task/{0}/children", parent.id());
+    let words = |id: &str| std::fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
+    let begun = |id: &String| {
+        let theirs = words(id);
+        !theirs.is_empty() && !theirs.starts_with(b"setpriv\0") && theirs != words(&parent.id().to_string())
+    };
     let mut found = Vec::new();
     until(|| {
         let shown = std::fs::read_to_string(&file).unwrap_or_default();
         found = shown.split_whitespace().map(str::to_string).collect();
-        found.len() == count
+        found.len() == count && found.iter().all(begun)
     });
     found
 }
 
+/// Waits; the bound is far beyond what anything here takes, and ends what hangs.
 fn until(mut holds: impl FnMut() -> bool) {
     let started = std::time::Instant::now();
     while !holds() {
-        assert!(started.elapsed().as_secs() < 60);
+        assert!(started.elapsed().as_secs() < 600);
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
 }

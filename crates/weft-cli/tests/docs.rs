@@ -91,7 +91,9 @@ fn check(name: &str, folder: &Path) {
 
 #[test]
 fn a_new_protocol_works_as_its_page_says() {
-    let folder = std::env::temp_dir().join(format!("weft-docs-{}", std::process::id()));
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("docs-{}", std::process::id()));
+    // What a process of the same number left that failed.
+    let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).unwrap();
     check("docs/new-protocol.md", &folder);
     std::fs::remove_dir_all(&folder).unwrap();

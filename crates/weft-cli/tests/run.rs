@@ -17,6 +17,8 @@ struct Dummy(PathBuf);
 impl Dummy {
     fn new(name: &str) -> Dummy {
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("run-{}-{name}", std::process::id()));
+        // What a process of the same number left that was killed.
+        let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).unwrap();
         std::fs::write(folder.join("libweft-fi.so"), "no library").unwrap();
         Dummy(folder)

@@ -11,10 +11,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 use std::{fs, process, thread};
 
-use common::{INSTALL, Road, compile, run, tail, text, with_plugin};
+use common::{HANG_GUARD, INSTALL, Road, compile, run, tail, text, with_plugin};
 
-/// Far beyond what any program here needs: one that hangs ends.
-const HANG_GUARD_S: &str = "300";
 const PREFIX: &str = "weft-stock-";
 
 #[test]
@@ -151,7 +149,7 @@ impl Place<'_> {
     /// `fi_pingpong` at this end.
     fn command(self, end: usize, road: Road) -> Command {
         let mut command = Command::new("timeout");
-        command.args(["-s", "KILL", HANG_GUARD_S]);
+        command.args(["-s", "KILL", &HANG_GUARD.as_secs().to_string()]);
         if let Place::Apart(namespaces) = self {
             let name = namespaces.names.get(end).unwrap();
             command.args(["ip", "netns", "exec", name]);
@@ -176,7 +174,7 @@ impl Listening {
             command.args(words).args(["-B", &port]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
             let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error} ({INSTALL})"));
             loop {
-                if is_listening(child.id(), &port) {
+                if listens(child.id(), &port) {
                     return Listening { child: Some(child), port };
                 }
                 if child.try_wait().unwrap().is_some() {
@@ -205,18 +203,25 @@ impl Drop for Listening {
     }
 }
 
-/// Whether somebody listens on a TCP port in the network namespace of a process or of its child.
-fn is_listening(process: u32, port: &str) -> bool {
-    let port = format!(":{:04X} ", port.parse::<u16>().unwrap());
+/// Whether a process or its child listens on a TCP port. Somebody else may have drawn the same port.
+fn listens(process: u32, port: &str) -> bool {
+    let port = format!(":{:04X}", port.parse::<u16>().unwrap());
     let children = fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap_or_default();
     let processes = children.split_whitespace().map(str::to_owned).chain([process.to_string()]);
-    let tables = processes.flat_map(|process| ["tcp", "tcp6"].map(|table| format!("/proc/{process}/net/{table}")));
-    let lines = tables.map(|table| fs::read_to_string(table).unwrap_or_default()).collect::<String>();
-    // The local address is the second word; 0A is LISTEN.
-    lines.lines().any(|line| {
-        line.split_whitespace().nth(1).is_some_and(|local| format!("{local} ").ends_with(&port))
-            && line.contains(" 0A ")
+    processes.flat_map(|process| ["tcp", "tcp6"].map(|table| (process.clone(), table))).any(|(process, table)| {
+        let lines = fs::read_to_string(format!("/proc/{process}/net/{table}")).unwrap_or_default();
+        lines.lines().any(|line| {
+            // The local address, the state (0A is LISTEN) and the number of the socket.
+            let word = |at| line.split_whitespace().nth(at).unwrap_or_default();
+            word(1).ends_with(&port) && word(3) == "0A" && holds(&process, &format!("socket:[{}]", word(9)))
+        })
     })
+}
+
+/// Whether one of a process's descriptors is this.
+fn holds(process: &str, what: &str) -> bool {
+    let descriptors = fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
+    descriptors.filter_map(|entry| fs::read_link(entry.path()).ok()).any(|link| link == Path::new(what))
 }
 
 /// Two network namespaces with a pair of virtual interfaces between them.
@@ -226,12 +231,14 @@ struct Namespaces {
 
 impl Namespaces {
     fn make() -> Namespaces {
-        // What an earlier run left because it was killed.
+        // What an earlier run left because it was killed: also one whose process had the number that this one has.
         for entry in fs::read_dir("/run/netns").into_iter().flatten().flatten() {
             let name = entry.file_name().into_string().unwrap_or_default();
             let maker = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
-            if maker.is_some_and(|maker| !Path::new("/proc").join(maker).exists()) {
-                ip(&["netns", "delete", &name]);
+            let ours = maker == Some(&*process::id().to_string());
+            if ours || maker.is_some_and(|maker| !Path::new("/proc").join(maker).exists()) {
+                // A run beside this one may do the same.
+                let _ = run(Command::new("ip").args(["netns", "delete", &name]));
             }
         }
         let made = Namespaces { names: ["server", "client"].map(|end| format!("{PREFIX}{}-{end}", process::id())) };

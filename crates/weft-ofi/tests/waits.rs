@@ -32,6 +32,8 @@ fn waits(road: &str, progress: &str) {
     let name = format!("waits-{}-{road}-{progress}", process::id());
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let plugin = folder.join("plugin");
+    // What a run left that failed, as a process of the same number.
+    let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&plugin).unwrap();
     let binary = env::current_exe().unwrap();
     let dependencies = binary.parent().unwrap();

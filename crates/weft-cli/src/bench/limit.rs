@@ -20,7 +20,7 @@ const DATAGRAM_MAX_BYTES: usize = 65_507;
 /// The longest payload of a UDP datagram over IPv4 and an MTU of 1500.
 const SEGMENT_MAX_BYTES: usize = 1472;
 /// A ping that is not answered for so long is lost.
-const LOST_AFTER: Duration = Duration::from_secs(1);
+const LOST_AFTER: Duration = Duration::from_secs(20);
 /// Spins between two looks at the clock or at the parent.
 const SPINS_PER_LOOK: u32 = 4096;
 

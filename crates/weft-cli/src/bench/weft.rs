@@ -47,7 +47,9 @@ pub(super) fn domain(fabric: &Fabric, local: IpAddr, link: LinkKind) -> Outcome<
         LinkKind::Udp => Road::Packets,
         LinkKind::Shm => Road::Automatic,
     };
-    fabric.domain().road(road).udp((local, 0)).map_err(told)
+    // Whoever else the machine works for, nobody here dies: who does not answer is kept from the processor.
+    let domain = fabric.domain().road(road).configure(|config| config.give_up_us = weft_core::limits::GIVE_UP_MAX_US);
+    domain.udp((local, 0)).map_err(told)
 }
 
 fn told(error: impl std::fmt::Display) -> String {

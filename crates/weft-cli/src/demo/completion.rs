@@ -136,21 +136,24 @@ pub(super) const DESCRIPTOR: Act = Act {
         for round in 0..WAKES {
             stage.endpoint.receive(vec![0; 16]).map_err(told)?;
             stage.endpoint.inject(stage.peer, &pattern(round, 8)).map_err(told)?;
-            let received = poll(stage, &mut sleeps)?;
+            let received = poll(stage, |stage| {
+                sleeps += 1;
+                // The first time, the other side answers only now, so that this one has slept.
+                if sleeps == 1 { stage.tell("asleep") } else { Ok(()) }
+            })?;
             stage.same_pattern("the answer", &received.into_bytes().map_err(told)?, round + 1)?;
         }
         stage.check(sleeps > 0, "it slept")?;
         Ok(Amount { operations: 2 * WAKES, bytes: 16 * WAKES })
     },
     there: |stage| {
-        let mut sleeps = 0;
         for round in 0..WAKES {
             stage.endpoint.receive(vec![0; 16]).map_err(told)?;
-            let received = poll(stage, &mut sleeps)?;
+            let received = poll(stage, |_| Ok(()))?;
             stage.same_pattern("the question", &received.into_bytes().map_err(told)?, round)?;
             if round == 0 {
-                // Once, at the least, the other side shall be asleep.
-                std::thread::sleep(Duration::from_millis(2));
+                let told = stage.hear()?;
+                stage.equal("the other side", told.as_str(), "asleep")?;
             }
             stage.endpoint.inject(stage.peer, &pattern(round + 1, 8)).map_err(told)?;
         }
@@ -158,15 +161,17 @@ pub(super) const DESCRIPTOR: Act = Act {
     },
 };
 
-/// The rule of [`weft::CompletionQueue::descriptor`]: read until there is nothing, arm, and only then sleep.
-fn poll(stage: &mut Stage<'_>, sleeps: &mut u64) -> Outcome<Completion> {
-    let descriptor = stage.receives.descriptor().map_err(told)?;
+/// The rule of [`weft::CompletionQueue::descriptor`]: read until there is nothing, arm, and only then sleep. What is armed
+/// wakes also who falls asleep later, so `before_sleep` may take its time.
+fn poll(stage: &mut Stage<'_>, mut before_sleep: impl FnMut(&mut Stage<'_>) -> Outcome<()>) -> Outcome<Completion> {
+    let receives = stage.receives.clone();
+    let descriptor = receives.descriptor().map_err(told)?;
     loop {
         if let Some(completion) = stage.receives.read().map_err(told)? {
             return completion.ok().map_err(told);
         }
         if stage.receives.try_wait().map_err(told)? {
-            *sleeps += 1;
+            before_sleep(stage)?;
             if !wait_readable(descriptor.as_fd(), Some(PATIENCE)).map_err(told)? {
                 return Err("a wake-up was lost".to_string());
             }

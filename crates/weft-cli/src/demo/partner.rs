@@ -17,8 +17,8 @@ use crate::process::parent::Parent;
 /// The hidden command that it is.
 const COMMAND: &str = "demo-partner";
 
-/// How long it may live.
-const LIFE_MAX: Duration = Duration::from_secs(60);
+/// How long it may live: far longer than the demo takes on the busiest machine.
+const LIFE_MAX: Duration = Duration::from_secs(900);
 
 /// The second process, as the first has it in hand. It is killed when this is dropped.
 pub(super) struct Partner {
@@ -60,7 +60,14 @@ impl Line for Partner {
     }
 
     fn complaint(&mut self) -> Option<String> {
-        std::iter::from_fn(|| self.pair.line()).find_map(|line| line.strip_prefix("failed ").map(str::to_string))
+        self.pair.find_line(|line| line.strip_prefix("failed ").map(str::to_string))
+    }
+
+    fn look(&mut self) -> Outcome<()> {
+        match self.complaint() {
+            Some(text) => Err(text),
+            None => self.pair.still_runs(Role::Server).map_err(|fault| fault.to_string()),
+        }
     }
 
     fn process(&mut self) -> u32 {
@@ -79,6 +86,11 @@ impl Line for Parent<'_> {
 
     fn complaint(&mut self) -> Option<String> {
         None
+    }
+
+    fn look(&mut self) -> Outcome<()> {
+        // When the first process is gone, this one ends wherever it is.
+        Ok(())
     }
 
     fn process(&mut self) -> u32 {

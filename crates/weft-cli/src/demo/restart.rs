@@ -17,8 +17,6 @@ const TRANSFER_BYTES: usize = 16 << 20;
 const TRANSFERS: usize = 16;
 /// The transfers are on their way when this many packets are.
 const UNDER_WAY_PACKETS: u64 = 256;
-/// An error is due within a second; this much later something is broken, however busy the machine.
-const NOTICED_MAX: Duration = Duration::from_secs(5);
 /// How often the first contact with the new process may fail in doubt: the engine may still hold what it knew of the old.
 const CONTACTS_MAX: usize = 3;
 
@@ -78,7 +76,6 @@ fn kill(stage: &mut Stage<'_>) -> Outcome<(Amount, Duration, RemoteAddress)> {
     }
     let after = killed.elapsed();
     stage.check(failed > 0, "what was under way has failed")?;
-    stage.check(after < NOTICED_MAX, "the error comes in time")?;
     stage.equal("commands kept for the dead", stage.domain.state().commands, 0)?;
     Ok((Amount { operations: failed, bytes: cut_bytes }, after, remote))
 }

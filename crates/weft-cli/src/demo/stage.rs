@@ -1,7 +1,7 @@
 //! What both halves of an act have in hand.
 
 use std::fmt::{Debug, Display};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use weft::{
     Address, Completion, CompletionQueue, Domain, Endpoint, EndpointOptions, Fabric, MemoryRegion, PeerId, Progress,
@@ -13,8 +13,13 @@ use super::{Act, Amount};
 /// What goes wrong is told in words.
 pub(super) type Outcome<T> = Result<T, String>;
 
-/// Long enough that only something that hangs reaches it.
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+/// Long enough that only something that hangs reaches it, however busy the machine.
+pub(super) const PATIENCE: Duration = Duration::from_secs(300);
+/// How often who waits looks whether the other process is there.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long a process may be kept from the processor before its peer gives it up. One that has died is noticed much
+/// sooner: its host says that nobody is there.
+const GIVE_UP_US: u64 = 10_000_000;
 
 const QUEUE_CAPACITY: usize = 4096;
 
@@ -26,6 +31,8 @@ pub(super) trait Line {
     fn hear(&mut self) -> Outcome<String>;
     /// What the other process complained of already.
     fn complaint(&mut self) -> Option<String>;
+    /// An error when the other process has complained, or ended before its time.
+    fn look(&mut self) -> Outcome<()>;
     /// Its process id.
     fn process(&mut self) -> u32;
 }
@@ -49,7 +56,8 @@ impl<'a> Stage<'a> {
     pub(super) fn open(bind: &str, line: Box<dyn Line + 'a>) -> Outcome<Stage<'a>> {
         let fabric = Fabric::new("weft demo").map_err(told)?;
         // A thread of the NIC serves the other side whatever this side is at.
-        let domain = fabric.domain().road(Road::Packets).progress(Progress::Automatic).udp(bind).map_err(told)?;
+        let domain = fabric.domain().road(Road::Packets).progress(Progress::Automatic);
+        let domain = domain.configure(|config| config.give_up_us = GIVE_UP_US).udp(bind).map_err(told)?;
         let (sends, receives) = (domain.completion_queue(QUEUE_CAPACITY), domain.completion_queue(QUEUE_CAPACITY));
         let options = EndpointOptions {
             transmit_queue: Some(sends.clone()),
@@ -193,8 +201,16 @@ impl Stage<'_> {
 impl Stage<'_> {
     /// The next of a queue, good or bad.
     pub(super) fn wait(&mut self, queue: &CompletionQueue) -> Outcome<Completion> {
-        let found = queue.wait(Some(PATIENCE)).map_err(told)?;
-        found.ok_or_else(|| format!("no completion in {} s", PATIENCE.as_secs()))
+        let begun = Instant::now();
+        loop {
+            if let Some(found) = queue.wait(Some(LOOK_EVERY)).map_err(told)? {
+                return Ok(found);
+            }
+            self.line.look()?;
+            if begun.elapsed() > PATIENCE {
+                return Err(format!("no completion in {} s", PATIENCE.as_secs()));
+            }
+        }
     }
 
     /// How the next of what this side began ended.
@@ -266,6 +282,10 @@ impl Line for Nobody {
 
     fn complaint(&mut self) -> Option<String> {
         None
+    }
+
+    fn look(&mut self) -> Outcome<()> {
+        Ok(())
     }
 
     fn process(&mut self) -> u32 {

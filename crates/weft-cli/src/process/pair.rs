@@ -4,6 +4,7 @@
 //! way a run ends, dropping the [`Pair`] kills and reaps both; and should this process be killed itself, the kernel
 //! kills them (`setpriv --pdeathsig`).
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
@@ -18,7 +19,7 @@ const OUTPUT_MAX_BYTES: u64 = 1 << 20;
 /// So much of a complaint is passed on.
 const COMPLAINT_MAX_CHARACTERS: usize = 300;
 /// How long a process that has closed its output may take to end.
-const END_MAX: Duration = Duration::from_secs(5);
+const END_MAX: Duration = Duration::from_secs(30);
 const END_POLL: Duration = Duration::from_millis(1);
 
 /// Which of the two.
@@ -74,6 +75,8 @@ pub(crate) struct Pair {
     client: Option<Process>,
     news: Sender<News>,
     events: Receiver<News>,
+    /// Taken from `events` and not yet told.
+    kept: VecDeque<News>,
 }
 
 enum News {
@@ -92,7 +95,16 @@ impl Pair {
     pub(crate) fn new(title: &str, limit: Duration) -> Pair {
         let (news, events) = channel();
         let deadline = Instant::now() + limit;
-        Pair { title: title.to_string(), limit, deadline, server: None, client: None, news, events }
+        Pair {
+            title: title.to_string(),
+            limit,
+            deadline,
+            server: None,
+            client: None,
+            news,
+            events,
+            kept: VecDeque::new(),
+        }
     }
 
     /// Starts `command` in a role. Its standard input is a pipe, so that it learns when this process is gone.
@@ -155,7 +167,8 @@ impl Pair {
     /// Waits for what happens next. A process that ends in failure, or the deadline, is a fault.
     pub(crate) fn next(&mut self) -> Result<Event, Fault> {
         let left = self.deadline.saturating_duration_since(Instant::now());
-        match self.events.recv_timeout(left) {
+        let news = self.kept.pop_front().map_or_else(|| self.events.recv_timeout(left), Ok);
+        match news {
             Ok(News::Line(role, line)) => Ok(Event::Line(role, line)),
             Ok(News::OutputClosed(role)) => self.ended(role).map(|()| Event::Ended(role)),
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
@@ -164,15 +177,16 @@ impl Pair {
         }
     }
 
-    /// A line that came already.
-    pub(crate) fn line(&mut self) -> Option<String> {
-        match self.events.try_recv() {
-            Ok(News::Line(_, line)) => Some(line),
-            _ => None,
-        }
+    /// What `wanted` makes of the first line that came already and that it wants. All stay for [`Pair::next`].
+    pub(crate) fn find_line<T>(&mut self, wanted: impl Fn(&str) -> Option<T>) -> Option<T> {
+        self.kept.extend(self.events.try_iter());
+        self.kept.iter().find_map(|news| match news {
+            News::Line(_, line) => wanted(line),
+            News::OutputClosed(_) => None,
+        })
     }
 
-    /// Whether a process runs, without waiting; one that ended is a fault, for this is asked before it has work to do.
+    /// Whether a process runs, without waiting; one that ended is a fault, for this is asked while it has work to do.
     pub(crate) fn still_runs(&mut self, role: Role) -> Result<(), Fault> {
         let who = format!("{}, {role}", self.title);
         let Some(process) = self.slot(role) else { return Ok(()) };
@@ -237,6 +251,9 @@ impl Drop for Process {
 mod tests {
     use super::*;
 
+    /// Far beyond what any of these processes needs.
+    const HANG_GUARD: Duration = Duration::from_secs(300);
+
     fn shell(script: &str) -> Command {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
@@ -249,7 +266,7 @@ mod tests {
 
     #[test]
     fn lines_and_ends_are_told_in_order() {
-        let mut pair = Pair::new("two", Duration::from_secs(10));
+        let mut pair = Pair::new("two", HANG_GUARD);
         pair.start(Role::Client, shell("read word; echo got $word")).unwrap();
         pair.tell(Role::Client, "it");
         assert!(matches!(pair.next().unwrap(), Event::Line(Role::Client, line) if line == "got it"));
@@ -258,8 +275,8 @@ mod tests {
 
     #[test]
     fn a_process_that_dies_ends_the_run_and_takes_the_other_with_it() {
-        let mut pair = Pair::new("two", Duration::from_secs(10));
-        pair.start(Role::Server, shell("exec sleep 100")).unwrap();
+        let mut pair = Pair::new("two", HANG_GUARD);
+        pair.start(Role::Server, shell("exec sleep 100000")).unwrap();
         let server = pair.id(Role::Server).unwrap();
         pair.start(Role::Client, shell("echo no such thing >&2; exit 3")).unwrap();
         let fault = pair.next().unwrap_err().to_string();
@@ -272,7 +289,7 @@ mod tests {
     #[test]
     fn a_process_that_hangs_is_stopped() {
         let mut pair = Pair::new("two", Duration::from_millis(50));
-        pair.start(Role::Server, shell("exec sleep 100")).unwrap();
+        pair.start(Role::Server, shell("exec sleep 100000")).unwrap();
         let server = pair.id(Role::Server).unwrap();
         assert!(matches!(pair.next(), Err(Fault::Slow { .. })));
         drop(pair);

@@ -140,6 +140,7 @@ struct arrivals {
 static struct arrivals arrivals[PROCESSES_MOST][CLASSES + 1];
 static unsigned under_way;
 static bool cancel_under_way;
+static double idle_since; /* 0: it is not */
 
 static size_t memory_bytes(void)
 {
@@ -312,6 +313,7 @@ static unsigned progress(void)
     REQUIRE(!board->failed, "another process failed");
     if (got == -FI_EAGAIN)
         return 0;
+    idle_since = 0;
     if (got == -FI_EAVAIL) {
         struct fi_cq_err_entry error;
         memset(&error, 0, sizeof(error));
@@ -344,19 +346,16 @@ static void tell_what_is_awaited(void)
 
 static void pause_while_nothing(void)
 {
-    static double since;
     static unsigned rounds;
-    if (progress()) {
-        since = 0;
+    if (progress())
         return;
-    }
     sched_yield();
     if (++rounds % 4096)
         return;
     double now = seconds();
-    if (since == 0)
-        since = now;
-    if (now - since > HANG_GUARD_S) {
+    if (idle_since == 0)
+        idle_since = now;
+    if (now - idle_since > HANG_GUARD_S) {
         tell_what_is_awaited();
         REQUIRE(false, "nothing comes any more");
     }

@@ -147,8 +147,10 @@ static void run(enum fi_threading level, enum fi_progress progress_mode)
     descriptor = info->domain_attr->mr_mode & FI_MR_LOCAL ? fi_mr_desc(mr) : NULL;
     try("fi_getname", fi_getname(&ep->fid, board->names[end], &length));
     board->named++;
-    while (board->named < 2)
+    while (board->named < 2) {
+        REQUIRE(!board->failed, "the other end failed");
         sched_yield();
+    }
     REQUIRE(fi_av_insert(av, board->names[!end], 1, &peer, 0, NULL) == 1, "fi_av_insert");
     if (threads == 1) {
         play(NULL);

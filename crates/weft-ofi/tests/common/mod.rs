@@ -5,11 +5,15 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
+use std::time::Duration;
 use std::{env, fs};
 
 /// What must be installed.
 pub(crate) const INSTALL: &str =
     "apt-get install gcc libfabric-dev libfabric-bin openmpi-bin libopenmpi-dev valgrind iproute2";
+
+/// Far beyond what any program here needs, however busy the machine: what hangs ends.
+pub(crate) const HANG_GUARD: Duration = Duration::from_secs(900);
 
 /// The sources of the walk.
 const WALK: [&str; 15] = [
@@ -75,7 +79,8 @@ pub(crate) fn plugin_folder() -> PathBuf {
         .clone()
 }
 
-/// One folder for each run of this binary, inside cargo's own. Those of earlier runs are removed.
+/// One folder for each run of this binary, inside cargo's own. Those of earlier runs are removed: also one whose process
+/// had the number that this one has.
 pub(crate) fn scratch() -> PathBuf {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER
@@ -84,7 +89,8 @@ pub(crate) fn scratch() -> PathBuf {
             for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
                 let name = entry.file_name();
                 let process = name.to_str().and_then(|name| name.strip_prefix("programs-"));
-                if process.is_some_and(|process| !Path::new("/proc").join(process).exists()) {
+                let ours = process == Some(&*std::process::id().to_string());
+                if ours || process.is_some_and(|process| !Path::new("/proc").join(process).exists()) {
                     let _ = fs::remove_dir_all(entry.path());
                 }
             }
