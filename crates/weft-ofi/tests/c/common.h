@@ -74,7 +74,7 @@ struct inbox {
     struct event events[INBOX_ENTRIES];
 };
 
-/* Reads every open queue once. */
+/* Reads every open queue once, and lets other threads have their turn. */
 void drive(void);
 /* The next completion of this queue; false (and a FAIL) if none comes. */
 bool take_at(struct inbox *inbox, struct event *event, const char *name, const char *file, int line);
