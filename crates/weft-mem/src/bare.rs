@@ -210,6 +210,8 @@ fn await_change(word: &AtomicU64, before: u64, gone: &impl Fn() -> bool) -> Opti
         if gone() {
             return None;
         }
+        // It takes far longer than a line takes to come: the other side may be waiting for this very core.
+        std::thread::yield_now();
     }
 }
 

@@ -188,9 +188,12 @@ impl Drop for Shared {
             let core = self.nic.lock();
             !core.is_abandoned() && core.engine.statistics().packets_received > 0
         };
-        let start = Instant::now();
-        while heard && start.elapsed() < Duration::from_micros(LINGER_ACKNOWLEDGE_US) {
+        let (start, linger) = (Instant::now(), Duration::from_micros(LINGER_ACKNOWLEDGE_US));
+        // At least once, even if this thread was kept from the processor for that long.
+        let mut lingers = heard;
+        while lingers {
             self.nic.lock().progress_all();
+            lingers = start.elapsed() < linger;
         }
     }
 }
