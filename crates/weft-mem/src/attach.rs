@@ -12,8 +12,9 @@ use std::io;
 
 use weft_core::memory::{Access, Fault, Granted, LocalKey, Memory};
 
-use crate::HostMemory;
+use crate::device::Place;
 use crate::limits::ATTACH_SPANS_MAX;
+use crate::{HostMemory, guarded};
 
 /// Bytes of a process, by their address there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -98,7 +99,11 @@ fn fetch_anywhere(
         while left.length > 0 {
             let (pointer, length) = memory.writable(left).map_err(TransferError::Local)?;
             let local = Cursor::one(pointer, length);
-            transfer(pid, Cursor::remote(remote, skip.saturating_add(done as u64)), local, libc::process_vm_readv)?;
+            transfer(pid, Cursor::remote(remote, skip.saturating_add(done as u64)), local, libc::process_vm_readv)
+                .map_err(|error| {
+                    let ours = || guarded::make_writable(pointer, length);
+                    whose(error, memory.place(left, Access::REMOTE_WRITE), ours)
+                })?;
             memory.written(left, length).map_err(TransferError::Local)?;
             left = behind(left, length)?;
             done += length;
@@ -121,12 +126,27 @@ fn store_anywhere(
         while left.length > 0 {
             let (pointer, length) = memory.readable(left).map_err(TransferError::Local)?;
             let local = Cursor::one(pointer.cast_mut(), length);
-            transfer(pid, Cursor::remote(remote, skip.saturating_add(done as u64)), local, libc::process_vm_writev)?;
+            transfer(pid, Cursor::remote(remote, skip.saturating_add(done as u64)), local, libc::process_vm_writev)
+                .map_err(|error| {
+                    let ours = || guarded::make_readable(pointer.cast_mut(), length);
+                    whose(error, memory.place(left, Access::REMOTE_READ), ours)
+                })?;
             left = behind(left, length)?;
             done += length;
         }
     }
     Ok(done)
+}
+
+/// An error by the side that it is of: what the system calls a bad address may be one of ours, where memory need not be
+/// mapped. `ours` looks.
+fn whose(error: TransferError, place: Result<Place, Fault>, ours: impl FnOnce() -> Result<(), Fault>) -> TransferError {
+    match error {
+        TransferError::BadAddress if place.is_ok_and(Place::is_guarded) => {
+            ours().err().map_or(error, TransferError::Local)
+        }
+        _ => error,
+    }
 }
 
 /// A piece without its first bytes, of which there is at least one.

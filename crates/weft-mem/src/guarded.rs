@@ -62,10 +62,19 @@ unsafe fn move_all(mut ours: *mut u8, mut guarded: *mut u8, mut length: usize, c
 
 /// Sees to it that bytes can be read and written now.
 pub(crate) fn make_writable(pointer: *mut u8, length: usize) -> Result<(), Fault> {
+    populate(pointer, length, libc::MADV_POPULATE_WRITE)
+}
+
+/// Sees to it that bytes can be read now.
+pub(crate) fn make_readable(pointer: *mut u8, length: usize) -> Result<(), Fault> {
+    populate(pointer, length, libc::MADV_POPULATE_READ)
+}
+
+fn populate(pointer: *mut u8, length: usize, advice: libc::c_int) -> Result<(), Fault> {
     let (start, bytes) = pages(pointer, length).ok_or(Fault::OutOfBounds)?;
     if populates() {
         // SAFETY: changes no byte; what is there stays there.
-        let made = unsafe { libc::madvise(start.cast(), bytes, libc::MADV_POPULATE_WRITE) };
+        let made = unsafe { libc::madvise(start.cast(), bytes, advice) };
         return if made == 0 { Ok(()) } else { Err(Fault::OutOfBounds) };
     }
     // An older system tells only whether they can be read.

@@ -113,6 +113,39 @@ fn a_peer_that_lies_gets_an_error() {
     assert!(matches!(attach::fetch(-1, &[good, good], 0, &mut memory, &to), Err(TransferError::Gone)));
 }
 
+/// Of a region that need not be mapped: the fault is whose bytes are not there.
+#[test]
+fn what_is_not_mapped_here_is_no_fault_of_the_peer() {
+    let mut memory = HostMemory::new();
+    let mut here = vec![1u8; 64];
+    // SAFETY: of it only `here` is reached, which is not looked at meanwhile.
+    let everything = unsafe { MemoryRegion::from_raw_unmapped(std::ptr::null_mut(), usize::MAX, true) };
+    memory.register_as(1, &everything, Access::REMOTE, Addressing::Virtual).unwrap();
+    let peer = vec![2u8; 64];
+    let start = here.as_mut_ptr().addr() as u64;
+    let nowhere = [Span { address: 64, length: 64 }];
+    for (address, span, expected) in [
+        (start, [span_of(&peer)], None),
+        (128, [span_of(&peer)], Some(true)),
+        (start, nowhere, Some(false)),
+        (128, nowhere, Some(true)),
+    ] {
+        let to = memory.remote(1, address, 64, Access::REMOTE_WRITE).unwrap();
+        let fetched = attach::fetch(own_pid(), &span, 0, &mut memory, &[to]);
+        let from = memory.remote(1, address, 64, Access::REMOTE_READ).unwrap();
+        let stored = attach::store(own_pid(), &span, 0, &memory, &[from]);
+        for result in [fetched, stored] {
+            let is_ours = result.err().map(|error| match error {
+                TransferError::Local(Fault::OutOfBounds) => true,
+                TransferError::BadAddress => false,
+                error => panic!("{error}"),
+            });
+            assert_eq!(is_ours, expected, "{address:#x} {span:?}");
+        }
+    }
+    assert_eq!(here, peer);
+}
+
 #[test]
 fn a_probe_reads_one_word() {
     let word = Box::new(0x1234_5678_9abc_def0u64);
