@@ -2,8 +2,11 @@
 //!
 //! There are two ways. Cross-memory attach copies once, in the system, on one core. Through shared memory bytes are
 //! copied twice, in pieces, but by two cores at the same time. Which is faster depends on processor, system and length.
-//! [`copy_methods`] measures both once, in some [`CALIBRATE_BUDGET_US`] microseconds, and keeps the result in a file
-//! until the machine is started anew. `WEFT_COPY=attach` or `WEFT_COPY=ring` decides without measuring.
+//! [`copy_methods`] measures both, in some [`CALIBRATE_BUDGET_US`] microseconds, and keeps the result in a file until the
+//! machine is started anew. `WEFT_COPY=attach` or `WEFT_COPY=ring` decides without measuring.
+//!
+//! What is kept is the best of all measurements, of which there is one in [`CALIBRATE_FRESH_S`] seconds: virtual processors
+//! move, and the ring is slow while they are far from each other. That it is slow just now is for who uses it to find out.
 //!
 //! Whether attach is permitted between two processes is another question ([`attach::can_attach`](crate::attach::can_attach)).
 
@@ -16,7 +19,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::limits::{CALIBRATE_BUDGET_US, CALIBRATE_FILE_MAX_BYTES, CALIBRATE_LENGTHS};
+use crate::limits::{CALIBRATE_BUDGET_US, CALIBRATE_FILE_MAX_BYTES, CALIBRATE_FRESH_S, CALIBRATE_LENGTHS};
 
 mod bench;
 
@@ -49,6 +52,8 @@ pub enum Decided {
     Measured,
     /// Measured by this process while others used the cores: the next one measures again.
     Disturbed,
+    /// This process may use one core of several, and cannot measure the ring: its peers may be on the others.
+    Bound,
     /// Measured by a process before, since this machine was started.
     Remembered,
     /// By the environment.
@@ -61,7 +66,8 @@ impl CopyMethods {
         // From the longest down, as long as attach is clearly the faster one. A busy machine takes more from the ring, which
         // needs two processors: what was measured there decides nothing.
         let faster = measurements.iter().rev().take_while(|found| found.attach > found.ring + found.ring / 4);
-        let attach_from_bytes = faster.last().map(|found| found.length).filter(|_| decided != Decided::Disturbed);
+        let decides = !matches!(decided, Decided::Disturbed | Decided::Bound);
+        let attach_from_bytes = faster.last().map(|found| found.length).filter(|_| decides);
         CopyMethods { attach_from_bytes, measurements, decided }
     }
 
@@ -84,13 +90,15 @@ impl CopyMethods {
         let why = match self.decided {
             Decided::Measured => "measured now",
             Decided::Disturbed => "measured now on a busy machine, to be measured again",
+            Decided::Bound => "this process is bound to one core, and cannot measure it",
             Decided::Remembered => "measured since this machine was started",
             Decided::Told => "as WEFT_COPY says",
         };
         let mut lines = vec![format!("long messages are copied {how} ({why})")];
         lines.extend(self.measurements.iter().map(|measurement| {
             let Measurement { length, attach, ring } = *measurement;
-            format!("{}: attach {}, shared memory {}", Bytes(length), Rate(attach), Rate(ring))
+            let line = format!("{}: attach {}", Bytes(length), Rate(attach));
+            if self.decided == Decided::Bound { line } else { format!("{line}, shared memory {}", Rate(ring)) }
         }));
         lines
     }
@@ -125,17 +133,23 @@ pub fn copy_methods() -> &'static CopyMethods {
     METHODS.get_or_init(|| decide(std::env::var("WEFT_COPY").ok().as_deref(), cache_file().as_deref(), measure))
 }
 
-/// Measures anew and remembers that for processes that start later.
-pub fn remeasure() -> CopyMethods {
-    decide_anew(cache_file().as_deref(), measure)
-}
-
 /// Measures, and remembers nothing.
 #[must_use]
 pub fn measure() -> CopyMethods {
-    let (measurements, quiet) = bench::measure_within(Duration::from_micros(CALIBRATE_BUDGET_US));
-    let decided = if quiet { Decided::Measured } else { Decided::Disturbed };
+    let bound = std::thread::available_parallelism().map_or(1, usize::from) == 1 && online_cores() > 1;
+    let (measurements, quiet) = bench::measure_within(Duration::from_micros(CALIBRATE_BUDGET_US), !bound);
+    let decided = match (bound, quiet) {
+        (true, _) => Decided::Bound,
+        (false, true) => Decided::Measured,
+        (false, false) => Decided::Disturbed,
+    };
     CopyMethods::from_measurements(measurements, decided)
+}
+
+/// Cores of the machine, whichever of them this process may use.
+fn online_cores() -> i64 {
+    // SAFETY: asks for a number.
+    unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }
 }
 
 fn decide(told: Option<&str>, file: Option<&Path>, measure: impl FnOnce() -> CopyMethods) -> CopyMethods {
@@ -147,21 +161,31 @@ fn decide(told: Option<&str>, file: Option<&Path>, measure: impl FnOnce() -> Cop
         // Anything else is as good as nothing: a wrong word must not stop a program.
         _ => {}
     }
-    if let Some(measurements) = file.and_then(|file| remembered(file, &machine())) {
-        return CopyMethods::from_measurements(measurements, Decided::Remembered);
+    let known = file.and_then(|file| remembered(file, &machine()));
+    if let Some((known, true)) = known {
+        return CopyMethods::from_measurements(known, Decided::Remembered);
     }
-    decide_anew(file, measure)
-}
-
-fn decide_anew(file: Option<&Path>, measure: impl FnOnce() -> CopyMethods) -> CopyMethods {
-    let methods = measure();
+    let methods = match (measure(), known) {
+        (measured, Some((known, _))) if measured.decided == Decided::Measured => {
+            CopyMethods::from_measurements(best(&known, &measured.measurements), Decided::Measured)
+        }
+        // What was known is better than what says nothing.
+        (_, Some((known, _))) => CopyMethods::from_measurements(known, Decided::Remembered),
+        (measured, None) => measured,
+    };
     if let Some(file) = file
-        && methods.decided == Decided::Measured
+        && matches!(methods.decided, Decided::Measured | Decided::Remembered)
     {
         // Where it cannot be kept, the next process measures again.
         let _ = remember(file, &machine(), &methods.measurements);
     }
     methods
+}
+
+/// The best of two measurements of the same lengths.
+fn best(one: &[Measurement], other: &[Measurement]) -> Vec<Measurement> {
+    let pairs = one.iter().zip(other);
+    pairs.map(|(a, b)| Measurement { attach: a.attach.max(b.attach), ring: a.ring.max(b.ring), ..*a }).collect()
 }
 
 /// Where measurements are kept. `None`: this user has no such place.
@@ -182,23 +206,22 @@ fn machine() -> String {
     let processors = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = processors.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
     let model = model.trim_start_matches([' ', '\t', ':']);
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let cores = online_cores();
     let (kernel, boot) = (line("/proc/sys/kernel/osrelease"), line("/proc/sys/kernel/random/boot_id"));
     format!("kernel {kernel}\nprocessor {model}\nboot {boot}\ncores {cores}\n")
 }
 
 const FIRST_LINE: &str = "weft copy methods, version 1\n";
 
-/// The file's measurements, if it is whole and of this machine.
-fn remembered(file: &Path, machine: &str) -> Option<Vec<Measurement>> {
+/// The file's measurements, if it is whole and of this machine, and whether they are fresh.
+fn remembered(file: &Path, machine: &str) -> Option<(Vec<Measurement>, bool)> {
     // Whatever lies there must not make us wait, as a pipe would.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC).open(file).ok()?;
-    if !file.metadata().ok()?.is_file() {
-        return None;
-    }
+    let metadata = file.metadata().ok().filter(fs::Metadata::is_file)?;
+    let age = metadata.modified().ok().and_then(|written| written.elapsed().ok());
     let mut text = String::new();
     file.take(CALIBRATE_FILE_MAX_BYTES).read_to_string(&mut text).ok()?;
-    parse(&text, machine)
+    Some((parse(&text, machine)?, age.is_some_and(|age| age.as_secs() < CALIBRATE_FRESH_S)))
 }
 
 fn parse(text: &str, machine: &str) -> Option<Vec<Measurement>> {
@@ -304,20 +327,48 @@ mod tests {
         let second = decide(Some("something else"), Some(&file), measure);
         assert_eq!((first.decided, second.decided.clone(), calls.get()), (Decided::Measured, Decided::Remembered, 1));
         assert_eq!((first.attach_from_bytes, &first.measurements), (Some(1 << 20), &second.measurements));
-        let again = decide_anew(Some(&file), || measured([(1, 2); 4]));
-        assert_eq!(again.attach_from_bytes, None);
-        assert_eq!(decide(None, Some(&file), || panic!("it is known")).attach_from_bytes, None);
         let left: Vec<_> = fs::read_dir(file.parent().unwrap()).unwrap().collect();
         assert_eq!(left.len(), 1, "nothing is left beside it: {left:?}");
     }
 
+    /// Makes a file so old that it is measured again.
+    fn age(file: &Path) {
+        let old = std::time::SystemTime::now() - Duration::from_secs(CALIBRATE_FRESH_S + 1);
+        File::options().write(true).open(file).unwrap().set_modified(old).unwrap();
+    }
+
     #[test]
-    fn what_was_disturbed_is_not_remembered() {
-        let folder = Folder::new("disturbed");
+    fn the_best_of_all_measurements_is_kept() {
+        let folder = Folder::new("best");
         let file = folder.0.join("copy-v1");
-        let disturbed = || CopyMethods::from_measurements(measurements([(2, 1); 4]), Decided::Disturbed);
-        let methods = decide(None, Some(&file), disturbed);
-        assert_eq!((methods, file.exists()), (disturbed(), false));
+        // The processors are far from each other, then near.
+        assert_eq!(decide(None, Some(&file), || measured([(4, 1); 4])).attach_from_bytes, Some(64 << 10));
+        age(&file);
+        let near = decide(None, Some(&file), || measured([(3, 5); 4]));
+        assert_eq!((near.attach_from_bytes, near.decided), (None, Decided::Measured));
+        assert_eq!(near.measurements, measurements([(4, 5); 4]));
+        age(&file);
+        let far = decide(None, Some(&file), || measured([(4, 1); 4]));
+        assert_eq!(far.measurements, near.measurements);
+        let known = decide(None, Some(&file), || panic!("it is fresh"));
+        assert_eq!((known.decided, known.measurements), (Decided::Remembered, near.measurements));
+    }
+
+    #[test]
+    fn what_says_nothing_is_not_remembered() {
+        for decided in [Decided::Disturbed, Decided::Bound] {
+            let folder = Folder::new("nothing");
+            let file = folder.0.join("copy-v1");
+            let nothing = || CopyMethods::from_measurements(measurements([(2, 1); 4]), decided.clone());
+            let methods = decide(None, Some(&file), nothing);
+            assert_eq!((methods.attach_from_bytes, methods, file.exists()), (None, nothing(), false));
+            // Nor does it count beside what is known, though that is old.
+            decide(None, Some(&file), || measured([(1, 2); 4]));
+            age(&file);
+            let methods = decide(None, Some(&file), nothing);
+            assert_eq!((methods.decided, methods.measurements), (Decided::Remembered, measurements([(1, 2); 4])));
+            assert_eq!(decide(None, Some(&file), || panic!("it is fresh again")).decided, Decided::Remembered);
+        }
     }
 
     #[test]

@@ -35,6 +35,8 @@ pub const CALIBRATE_LENGTHS: [usize; 4] = [64 << 10, 256 << 10, 1 << 20, 4 << 20
 pub const CALIBRATE_ROUNDS: usize = 7;
 /// Time for all measurements, in microseconds; on a slow machine one round of them takes longer.
 pub const CALIBRATE_BUDGET_US: u64 = 20_000;
+/// Seconds after which a measurement is made again, to keep the better one.
+pub const CALIBRATE_FRESH_S: u64 = 600;
 /// Bytes of shared memory through which the measurement copies, and of the pieces, about as long messages are.
 pub const CALIBRATE_RING_BYTES: usize = 1 << 20;
 /// See [`CALIBRATE_RING_BYTES`].

@@ -91,8 +91,10 @@ pub const LOCAL_PARTS_PER_TIMED: u32 = 8;
 pub const LOCAL_SLOW_PARTS: u32 = 8;
 /// The same when it has been left before and is tried again.
 pub const LOCAL_SLOW_AGAIN: u32 = 2;
-/// Bytes that go by attach before the ring is tried again: there they take some 20 ms, and the trial half of one.
+/// Bytes that go by attach before the ring is tried again: there they take some 20 ms, and the trial one.
 pub const LOCAL_SLOW_AVOID_BYTES: u64 = 256 << 20;
+/// Bytes that try it; enough for more than [`LOCAL_SLOW_AGAIN`] timed parts.
+pub const LOCAL_SLOW_TRY_BYTES: u64 = 1 << 20;
 /// Bytes that one round copies in a peer's memory, so that nobody else waits for long.
 pub const LOCAL_ATTACH_BYTES: u64 = 4 << 20;
 /// Messages for device memory of this length and more come through the ring, though attach was measured to be faster for
@@ -146,6 +148,8 @@ pub const RANGES_MAX: usize = 8;
 
 const _: () = {
     assert!(LOCAL_FRAGMENT_BYTES <= weft_link::limits::PAYLOAD_MAX_BYTES);
+    let timed = LOCAL_SLOW_TRY_BYTES / LOCAL_FRAGMENT_BYTES as u64 / LOCAL_PARTS_PER_TIMED as u64;
+    assert!(timed > LOCAL_SLOW_AGAIN as u64);
     assert!(LOCAL_BOUNCE_BYTES <= LOCAL_EAGER_MAX_BYTES);
     assert!(CONNECTION_DATA_MAX_BYTES <= u16::MAX as usize);
     let posted = CONNECTION_SENDS_MAX + CONNECTION_WATCHES_MAX;

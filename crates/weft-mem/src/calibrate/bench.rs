@@ -18,8 +18,9 @@ const LONGEST_BYTES: usize = {
 const PIECES_OF_RING: usize = CALIBRATE_RING_BYTES / CALIBRATE_PIECE_BYTES;
 
 /// Measures every length at least once, and up to [`CALIBRATE_ROUNDS`] times while there is time. Also says whether
-/// every figure is from a time in which nobody disturbed. Nothing where there is no memory for it.
-pub(super) fn measure_within(budget: Duration) -> (Vec<Measurement>, bool) {
+/// every figure is from a time in which nobody disturbed. Nothing where there is no memory for it. Not `with_ring`: attach
+/// alone, which needs one core.
+pub(super) fn measure_within(budget: Duration, with_ring: bool) -> (Vec<Measurement>, bool) {
     let start = Instant::now();
     let Some(bench) = Bench::new() else { return (Vec::new(), false) };
     let mut best = CALIBRATE_LENGTHS.map(|_| [Best::default(); 2]);
@@ -29,10 +30,8 @@ pub(super) fn measure_within(budget: Duration) -> (Vec<Measurement>, bool) {
             attach.add(bench.attach(length));
         }
         std::thread::scope(|scope| {
-            let taker = std::thread::Builder::new().spawn_scoped(scope, || {
-                CALIBRATE_LENGTHS.iter().for_each(|&length| bench.take_out(length));
-            });
-            if taker.is_ok() {
+            let take_all = || CALIBRATE_LENGTHS.iter().for_each(|&length| bench.take_out(length));
+            if with_ring && std::thread::Builder::new().spawn_scoped(scope, take_all).is_ok() {
                 for (&length, [_, ring]) in CALIBRATE_LENGTHS.iter().zip(&mut best) {
                     ring.add(Some(bench.put_in(length)));
                 }
@@ -231,7 +230,7 @@ mod tests {
 
     #[test]
     fn both_ways_are_measured() {
-        let (measurements, _) = measure_within(Duration::from_millis(20));
+        let (measurements, _) = measure_within(Duration::from_millis(20), true);
         assert_eq!(measurements.iter().map(|measurement| measurement.length).collect::<Vec<_>>(), CALIBRATE_LENGTHS);
         assert!(measurements.iter().all(|measurement| measurement.ring > 0), "{measurements:?}");
         // Attach may be forbidden; it is then so for every length.
@@ -241,7 +240,8 @@ mod tests {
 
     #[test]
     fn without_time_each_length_is_measured_once() {
-        assert!(measure_within(Duration::ZERO).0.iter().all(|measurement| measurement.ring > 0));
+        assert!(measure_within(Duration::ZERO, true).0.iter().all(|measurement| measurement.ring > 0));
+        assert!(measure_within(Duration::ZERO, false).0.iter().all(|measurement| measurement.ring == 0));
     }
 
     #[test]

@@ -238,7 +238,7 @@ impl Local {
             words: [place, *canary, 0, 0],
         };
         let channel = self.node.connect(to.socket, &hello).ok()?;
-        // Measured once on each machine, when somebody is there to talk to; then it is read from a file.
+        // Measured now and then, when somebody is there to talk to; mostly it is read from a file.
         self.methods = Methods::new(weft_mem::calibrate::copy_methods());
         self.statistics.routes += 1;
         self.changed = true;

@@ -12,7 +12,7 @@ use weft_mem::calibrate::CopyMethods;
 use super::LocalStatistics;
 use crate::limits::{
     LOCAL_ATTACH_MIN_BYTES, LOCAL_FRAGMENT_BYTES, LOCAL_PARTS_PER_TIMED, LOCAL_SLOW_AGAIN, LOCAL_SLOW_AVOID_BYTES,
-    LOCAL_SLOW_PARTS,
+    LOCAL_SLOW_PARTS, LOCAL_SLOW_TRY_BYTES,
 };
 
 /// Which way long operations take, as measured at the start.
@@ -45,20 +45,20 @@ pub(super) struct Pace {
     parts: u32,
     /// Timed ones that were slow, without a faster one in between.
     slow: u32,
-    /// Bytes that go by attach before the ring is tried again.
+    /// Bytes that go by attach before the ring is tried again, and then bytes that try it. The rest waits for what comes of
+    /// that: programs post many operations before the first of them is in the ring.
     avoids: u64,
+    tries: u64,
 }
 
 impl Pace {
     /// Before a part is copied into the ring or out of it: when that begins, if this part is timed.
     #[inline]
     pub(super) fn begin(&mut self, methods: &Methods, length: usize) -> Option<Instant> {
-        self.parts = self.parts.wrapping_add(1);
         // Shorter ones say little, and the clock would cost them more.
-        let timed = methods.slow_part.is_some()
-            && length == LOCAL_FRAGMENT_BYTES
-            && self.parts.is_multiple_of(LOCAL_PARTS_PER_TIMED);
-        timed.then(Instant::now)
+        let whole = length == LOCAL_FRAGMENT_BYTES && methods.slow_part.is_some();
+        self.parts = self.parts.wrapping_add(u32::from(whole));
+        (whole && self.parts.is_multiple_of(LOCAL_PARTS_PER_TIMED)).then(Instant::now)
     }
 
     /// After it was copied.
@@ -72,10 +72,14 @@ impl Pace {
     /// Whether the ring is left for that.
     fn took(&mut self, methods: &Methods, time: Duration) -> bool {
         // Who was interrupted is slow once. A peer's core that is far away makes all of them slow.
-        self.slow = if methods.slow_part.is_some_and(|slow| time > slow) { self.slow + 1 } else { 0 };
+        if methods.slow_part.is_none_or(|slow| time <= slow) {
+            (self.slow, self.avoids, self.tries) = (0, 0, 0);
+            return false;
+        }
+        self.slow += 1;
         let leaves = self.slow >= LOCAL_SLOW_PARTS;
         if leaves {
-            self.avoids = LOCAL_SLOW_AVOID_BYTES;
+            (self.avoids, self.tries) = (LOCAL_SLOW_AVOID_BYTES, 0);
             // What was slow so long needs less to be found slow again.
             self.slow = LOCAL_SLOW_PARTS - LOCAL_SLOW_AGAIN;
         }
@@ -84,15 +88,23 @@ impl Pace {
 
     /// Whether an operation of this length goes by attach, where that is possible.
     pub(super) fn prefers_attach(&mut self, methods: &Methods, length: u32) -> bool {
-        let length = length as usize;
-        if length >= methods.attach_from_bytes {
+        if length as usize >= methods.attach_from_bytes {
             return true;
         }
-        if self.avoids == 0 || length < LOCAL_ATTACH_MIN_BYTES {
+        if (length as usize) < LOCAL_ATTACH_MIN_BYTES {
             return false;
         }
-        self.avoids = self.avoids.saturating_sub(length as u64);
-        true
+        let length = u64::from(length);
+        if self.avoids > 0 {
+            self.avoids = self.avoids.saturating_sub(length);
+            self.tries = if self.avoids == 0 { LOCAL_SLOW_TRY_BYTES } else { 0 };
+            return true;
+        }
+        if self.tries > 0 {
+            self.tries = self.tries.saturating_sub(length);
+            self.avoids = if self.tries == 0 { LOCAL_SLOW_AVOID_BYTES } else { 0 };
+        }
+        false
     }
 }
 
@@ -128,10 +140,13 @@ mod tests {
         assert!(!pace.prefers_attach(&methods, LONG));
         assert_eq!(slow_parts(&mut pace, LOCAL_SLOW_PARTS), 1);
         let operations = LOCAL_SLOW_AVOID_BYTES / u64::from(LONG);
-        assert!((0..operations).all(|_| pace.prefers_attach(&methods, LONG)));
-        assert!(!pace.prefers_attach(&methods, LONG), "the ring is tried again");
-        assert_eq!(slow_parts(&mut pace, LOCAL_SLOW_AGAIN), 1);
-        assert!(pace.prefers_attach(&methods, LONG), "and is as slow as it was");
+        for _ in 0..2 {
+            assert!((0..operations).all(|_| pace.prefers_attach(&methods, LONG)));
+            let tries = LOCAL_SLOW_TRY_BYTES.div_ceil(u64::from(LONG));
+            assert!((0..tries).all(|_| !pace.prefers_attach(&methods, LONG)), "the ring is tried again");
+            assert!(pace.prefers_attach(&methods, LONG), "by few, until it is known what comes of it");
+            assert_eq!(slow_parts(&mut pace, LOCAL_SLOW_AGAIN), 1, "and it is as slow as it was");
+        }
     }
 
     #[test]
@@ -139,7 +154,9 @@ mod tests {
         let (methods, mut pace) = (methods(), Pace::default());
         slow_parts(&mut pace, LOCAL_SLOW_PARTS);
         while pace.prefers_attach(&methods, LONG) {}
+        assert!(pace.prefers_attach(&methods, LONG), "nothing is known of the one that tries it");
         assert!(!pace.took(&methods, FAST));
+        assert!((0..1000).all(|_| !pace.prefers_attach(&methods, LONG)));
         assert_eq!(slow_parts(&mut pace, LOCAL_SLOW_PARTS - 1), 0);
         assert!(!pace.prefers_attach(&methods, LONG), "one fast part, and the count begins anew");
     }
