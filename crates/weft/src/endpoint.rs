@@ -17,7 +17,7 @@ use crate::counter::Counter;
 use crate::domain::Domain;
 use crate::driver::{Core, Progress};
 use crate::error::{Error, Refused, Result};
-use crate::limits::LINGER_MAX_US;
+use crate::limits::{LINGER_MAX_US, LINGER_ROUND_US};
 use crate::local::Local;
 use crate::vector::{self, RemoteRange};
 
@@ -527,8 +527,9 @@ impl Inner {
             return;
         }
         let nic = self.domain.nic();
-        let start = Instant::now();
-        while start.elapsed() < Duration::from_micros(LINGER_MAX_US) {
+        let mut left = Duration::from_micros(LINGER_MAX_US);
+        while !left.is_zero() {
+            let start = Instant::now();
             let mut core = nic.lock();
             core.progress_all();
             let local = core.local.as_ref().map_or(0, |local| local.under_way(self.id));
@@ -537,6 +538,8 @@ impl Inner {
             }
             drop(core);
             std::thread::yield_now();
+            // A round that took long was not at work: who is kept from the processor sends nothing again meanwhile.
+            left = left.saturating_sub(start.elapsed().min(Duration::from_micros(LINGER_ROUND_US)));
         }
     }
 }

@@ -23,8 +23,11 @@ pub const LINK_POLL_US: u64 = 200;
 pub const SPIN_US: u64 = 50;
 /// How long callers of a domain stay away before a thread stands in for them.
 pub const STAND_IN_US: u64 = 20_000;
-/// How long an endpoint that closes waits for what was injected to be taken by its target.
+/// How long an endpoint that closes works to have what was injected taken by its target, and how much of that one round
+/// counts for at most.
 pub const LINGER_MAX_US: u64 = 200_000;
+/// See [`LINGER_MAX_US`].
+pub const LINGER_ROUND_US: u64 = 1_000;
 /// How long a domain that closes goes on to acknowledge what it received.
 pub const LINGER_ACKNOWLEDGE_US: u64 = 4 * weft_core::limits::ACK_DELAY_US;
 /// Rounds of receiving before a timeout is believed: as many datagrams as may wait in a socket, more or less.

@@ -181,8 +181,7 @@ pub(crate) fn handles_keep_things_open(world: &World) {
     drop(clone);
     // Closed after what was injected is on its way.
     b.endpoint.receive(b.buffer(vec![0; 8])).unwrap();
-    // What the network loses is sent again for a short time only.
-    if world.progress() == Progress::Automatic && !world.is_faulty() {
+    if world.progress() == Progress::Automatic {
         assert_eq!(world.good(&b).into_bytes().unwrap(), [2; 8]);
     }
 }
