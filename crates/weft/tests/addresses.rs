@@ -1,9 +1,13 @@
 //! Sockets of both families, and those bound to all addresses of a host.
 #![expect(clippy::unwrap_used, reason = "clippy.toml allows them in tests, but not in the functions that tests call")]
 
+mod common;
+
 use std::time::Duration;
 
 use weft::{Access, Fabric, Progress, Road};
+
+use common::patient;
 
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
 
@@ -15,8 +19,6 @@ fn talk(bind: &str, reach: &str) {
 
 fn talk_on(road: Road, bind: &str, reach: &str) {
     let fabric = Fabric::new("addresses").unwrap();
-    // A machine that stands still for a second must not look like a dead peer.
-    let patient = |config: &mut weft::Config| config.give_up_us = weft_core::limits::GIVE_UP_MAX_US;
     let make = || fabric.domain().road(road).progress(Progress::Automatic).configure(patient).udp(bind).unwrap();
     let (a, b) = (make(), make());
     let (a_queue, b_queue) = (a.completion_queue(64), b.completion_queue(64));

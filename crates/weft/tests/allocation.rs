@@ -5,11 +5,15 @@
     reason = "clippy.toml allows them in tests, but not in the functions that tests call"
 )]
 
+mod common;
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use weft::raw::{self, AtomicCall, Operation, RemoteRange};
 use weft::{Access, AtomicOperation, Buffer, CompletionQueue, Datatype, Domain, Fabric, PeerId, Road};
+
+use common::patient;
 
 struct Counting;
 
@@ -61,8 +65,6 @@ fn nothing_is_allocated_for_each_operation() {
 
 fn nothing_is_allocated(road: Road) {
     let fabric = Fabric::new("allocation").unwrap();
-    // A machine that stands still for a second must not look like a dead peer.
-    let patient = |config: &mut weft::Config| config.give_up_us = weft_core::limits::GIVE_UP_MAX_US;
     let domains = [0, 1].map(|_| fabric.domain().road(road).configure(patient).udp("127.0.0.1:0").unwrap());
     let queues = domains.each_ref().map(|domain| domain.completion_queue(256));
     let endpoints = [0, 1].map(|index: usize| domains[index].endpoint(&queues[index]).unwrap());

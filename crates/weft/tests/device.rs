@@ -6,6 +6,8 @@
     reason = "clippy.toml allows them in tests, but not in the functions that tests call"
 )]
 
+mod common;
+
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
@@ -16,6 +18,8 @@ use weft::{
     Access, Blame, Buffer, Completion, CompletionQueue, Domain, Endpoint, Error, Fabric, Fault, PeerId, Registrable,
     Road, raw,
 };
+
+use common::patient;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const HERE: Place = Place::new(Kind::Emulated, 0);
@@ -28,8 +32,6 @@ struct Node {
 }
 
 fn node(fabric: &Fabric, wrap: bool, road: Road) -> Node {
-    // A machine that stands still for a second must not look like a dead peer.
-    let patient = |config: &mut weft::Config| config.give_up_us = weft_core::limits::GIVE_UP_MAX_US;
     let mut builder = fabric.domain().road(road).configure(patient);
     if wrap {
         builder = builder.decorate(|link| Stubborn { inner: link, calls: 0 });

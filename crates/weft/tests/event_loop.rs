@@ -6,10 +6,14 @@
     reason = "clippy.toml allows them in tests, but not in the functions that tests call"
 )]
 
+mod common;
+
 use std::time::Duration;
 
 use tokio::io::unix::AsyncFd;
 use weft::{Completion, CompletionQueue, Endpoint, Fabric, PeerId, Progress, Road};
+
+use common::patient;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -47,8 +51,6 @@ fn play(progress: Progress) {
 
 fn play_on(road: Road, progress: Progress) {
     let fabric = Fabric::new("event loop").unwrap();
-    // A machine that stands still for a second must not look like a dead peer.
-    let patient = |config: &mut weft::Config| config.give_up_us = weft_core::limits::GIVE_UP_MAX_US;
     let make = || fabric.domain().road(road).progress(progress).configure(patient).udp("127.0.0.1:0").unwrap();
     let domains = [make(), make()];
     let queues = domains.each_ref().map(|domain| domain.completion_queue(64));

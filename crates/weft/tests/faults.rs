@@ -6,11 +6,15 @@
     reason = "clippy.toml allows them in tests, but not in the functions that tests call"
 )]
 
+mod common;
+
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use weft::{Access, Completion, CompletionQueue, Domain, Endpoint, Fabric, Failure, PeerId, Progress};
+use weft::{Access, Completion, CompletionQueue, Config, Domain, Endpoint, Fabric, Failure, PeerId, Progress};
+
+use common::{Raise, own_loopback, patient};
 
 /// Long enough that only a hang reaches it.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -27,13 +31,12 @@ impl Node {
     }
 
     fn at(fabric: &Fabric, address: SocketAddr) -> Node {
-        // A machine that stands still for a second must not look like a dead peer.
-        Node::with(fabric, address, weft_core::limits::GIVE_UP_MAX_US)
+        Node::with(fabric, address, patient)
     }
 
-    fn with(fabric: &Fabric, address: SocketAddr, give_up_us: u64) -> Node {
+    fn with(fabric: &Fabric, address: SocketAddr, change: impl FnOnce(&mut Config)) -> Node {
         let builder = fabric.domain().road(weft::Road::Packets).progress(Progress::Automatic);
-        let domain = builder.configure(|config| config.give_up_us = give_up_us).udp(address).unwrap();
+        let domain = builder.configure(change).udp(address).unwrap();
         let queue = domain.completion_queue(1 << 14);
         let endpoint = domain.endpoint(&queue).unwrap();
         Node { domain, queue, endpoint }
@@ -58,7 +61,7 @@ fn a_dead_peer_is_noticed_and_nobody_else_is_disturbed() {
     let fabric = Fabric::new("faults").unwrap();
     // Nobody says of the dead one that it is gone, so that the time until it is given up is waited for: as short as a
     // machine that stands still for a while permits.
-    let survivor = Node::with(&fabric, "127.0.0.1:0".parse().unwrap(), 5_000_000);
+    let survivor = Node::with(&fabric, "127.0.0.1:0".parse().unwrap(), |config| config.give_up_us = 5_000_000);
     let (other, victim) = (Node::new(&fabric), Node::new(&fabric));
     let (to_other, to_victim) = (survivor.knows(&other), survivor.knows(&victim));
     let queue = survivor.domain.completion_queue(1 << 14);
@@ -108,9 +111,7 @@ fn a_dead_peer_is_noticed_and_nobody_else_is_disturbed() {
 fn a_restarted_peer_is_another_one() {
     let fabric = Fabric::new("faults").unwrap();
     let survivor = Node::new(&fabric);
-    // On an address that is this process's alone: nobody else gets the port while it is free between two lives.
-    let number = std::process::id().to_be_bytes();
-    let mut place = SocketAddr::from(([127, 64 | number[1] & 63, number[2], number[3]], 0));
+    let mut place = own_loopback();
     let mut old: Vec<(PeerId, weft::RemoteAddress)> = Vec::new();
     for life in 0..4u8 {
         let peer = Node::at(&fabric, place);
@@ -249,15 +250,6 @@ fn a_flood_of_well_formed_nonsense_has_no_effect() {
     assert!(statistics.datagrams_received >= FLOOD / 10, "the flood arrived: {statistics:?}");
     assert!(state.lives <= 2 && state.tombstones <= 2, "strangers leave nothing behind: {state:?}");
     assert_eq!((state.messages, state.held, state.unexpected), (0, 0, 0), "{state:?}");
-}
-
-/// Ends what a thread does though a check failed.
-struct Raise<'a>(&'a AtomicBool);
-
-impl Drop for Raise<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 /// Datagrams of a flood, at the least.

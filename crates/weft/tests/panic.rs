@@ -1,5 +1,7 @@
 //! A NIC whose own thread panics.
 
+mod common;
+
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
@@ -9,6 +11,8 @@ use std::time::Duration;
 
 use weft::link::{Counters, Incoming, Link, Notice, Outgoing, SendError};
 use weft::{Error, Fabric, Progress, Road};
+
+use common::patient;
 
 /// Long enough that only a hang reaches it.
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
@@ -50,8 +54,6 @@ impl Link for Buggy {
 #[test]
 fn a_panic_of_the_nics_thread_is_heard_by_all_who_wait() {
     let fabric = Fabric::new("panic").unwrap();
-    // A machine that stands still for a second must not look like a dead peer.
-    let patient = |config: &mut weft::Config| config.give_up_us = weft_core::limits::GIVE_UP_MAX_US;
     for road in [Road::Packets, Road::Automatic] {
         let shows = Arc::new(AtomicBool::new(false));
         let bug = shows.clone();

@@ -1,20 +1,18 @@
 //! The layer for faces in other languages: memory and contexts of the caller.
 
+mod common;
+
 use std::ops::ControlFlow;
 use std::time::Duration;
 
 use weft::raw::{self, AtomicCall, Buffer, CommandFlags, Operation};
 use weft::{
-    Access, AtomicOperation, Config, Datatype, Domain, Fabric, Failure, Level, Progress, Registrable, RemoteAddress,
-    Road,
+    Access, AtomicOperation, Datatype, Domain, Fabric, Failure, Level, Progress, Registrable, RemoteAddress, Road,
 };
 
-const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
+use common::patient;
 
-/// A machine that stands still for a second must not look like a dead peer.
-fn patient(config: &mut Config) {
-    config.give_up_us = weft_core::limits::GIVE_UP_MAX_US;
-}
+const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
 
 #[test]
 fn commands_with_memory_of_the_caller() {

@@ -1,17 +1,16 @@
 //! Threads that sleep on the same thing.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod common;
+
 use std::time::{Duration, Instant};
 
-use weft::{Config, Domain, EndpointOptions, Fabric, Progress};
+use weft::{Domain, EndpointOptions, Fabric, Progress};
+
+use common::patient;
 
 /// Long enough that only a hang reaches it.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A machine that stands still for a second must not look like a dead peer.
-fn patient(config: &mut Config) {
-    config.give_up_us = weft_core::limits::GIVE_UP_MAX_US;
-}
 
 /// Each of two threads is woken at its own value, whoever lay down last.
 #[test]

@@ -8,6 +8,9 @@
     reason = "clippy.toml allows them in tests, but not in the functions that tests call"
 )]
 
+#[path = "../common/mod.rs"]
+mod common;
+
 mod atomics;
 mod endpoints;
 mod errors;

@@ -82,8 +82,7 @@ impl World {
 
     pub(crate) fn domain_with(&self, change: impl FnOnce(&mut Config)) -> Domain {
         let mut builder = self.fabric.domain().progress(self.progress).configure(|config| {
-            // A machine that stands still for a second must not look like a dead peer.
-            config.give_up_us = weft_core::limits::GIVE_UP_MAX_US;
+            crate::common::patient(config);
             change(config);
         });
         if self.is_faulty() {

@@ -7,6 +7,9 @@
     reason = "clippy.toml allows them in tests, but not in the functions that tests call"
 )]
 
+#[path = "../common/mod.rs"]
+mod common;
+
 mod answers;
 mod crowds;
 mod faults;

@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use weft::connection::{ConnectFailure, Event, Listener, Manager, listener_at};
 use weft::{Address, Fabric, Progress, Road};
 
+use crate::common::{own_loopback, patient};
 use crate::support::World;
 
 /// Says which part a process plays; without it the test `role` has nothing to do.
@@ -30,18 +31,8 @@ impl Process {
         Process { child, listener: listener_at(said.unwrap()) }
     }
 
-    /// Stops it; it does nothing more once this returns. The signal alone is not enough: a thread may go on for a while.
     fn stop(&self) {
-        let number = self.child.id();
-        assert!(Command::new("kill").args(["-s", "STOP", &number.to_string()]).status().unwrap().success());
-        let threads = || std::fs::read_dir(format!("/proc/{number}/task")).unwrap();
-        let stands = |thread: std::io::Result<std::fs::DirEntry>| {
-            let stat = std::fs::read_to_string(thread.unwrap().path().join("stat")).unwrap();
-            stat.rsplit_once(") ").unwrap().1.starts_with('T')
-        };
-        while !threads().all(stands) {
-            std::thread::yield_now();
-        }
+        crate::common::stop(self.child.id());
     }
 
     fn kill(&mut self) {
@@ -61,11 +52,8 @@ pub(crate) fn play() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let road = if role.starts_with("packets") { Road::Packets } else { Road::Automatic };
     let fabric = Fabric::new("connection").unwrap();
-    // On an address that is this process's alone: nobody else gets its ports when it is killed.
-    let number = std::process::id().to_be_bytes();
-    let place = std::net::SocketAddr::from(([127, 64 | number[1] & 63, number[2], number[3]], 0));
-    let patient = |config: &mut weft::Config| config.give_up_us = weft_core::limits::GIVE_UP_MAX_US;
-    let make = || fabric.domain().road(road).progress(Progress::Automatic).configure(patient).udp(place).unwrap();
+    let builder = || fabric.domain().road(road).progress(Progress::Automatic).configure(patient);
+    let make = || builder().udp(own_loopback()).unwrap();
     let (listening, serving) = (make(), make());
     let (listener, manager) = (Listener::new(&listening).unwrap(), Manager::new(&serving).unwrap());
     let queue = serving.completion_queue(64);

@@ -56,8 +56,7 @@ impl World {
     }
 
     pub(crate) fn domain(&self) -> Domain {
-        // A machine that stands still for a second must not look like a dead peer.
-        self.domain_with(|config| config.give_up_us = weft_core::limits::GIVE_UP_MAX_US)
+        self.domain_with(crate::common::patient)
     }
 
     /// One that finds out about the dead sooner, after some seconds: a machine may well stand still for one.

@@ -49,17 +49,8 @@ impl Process {
         self.child.wait().unwrap()
     }
 
-    /// Stops it; it does nothing more once this returns. The signal alone is not enough: a thread may go on for a while.
     pub(crate) fn stop(&self) {
-        self.signal("STOP");
-        let threads = || std::fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
-        let stands = |thread: std::io::Result<std::fs::DirEntry>| {
-            let stat = std::fs::read_to_string(thread.unwrap().path().join("stat")).unwrap();
-            stat.rsplit_once(") ").unwrap().1.starts_with('T')
-        };
-        while !threads().all(stands) {
-            std::thread::yield_now();
-        }
+        crate::common::stop(self.pid());
     }
 
     /// Any other signal.

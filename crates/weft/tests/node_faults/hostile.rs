@@ -14,7 +14,8 @@ use weft::{Access, Address, CompletionKind, Domain, Fabric, Level, Options, Prog
 use weft_link::shm::{Channel, Hello, Node as Meeting, NodeEvent, Record};
 
 use crate::child::{self, Process};
-use crate::kill::{Raise, converse, held};
+use crate::common::Raise;
+use crate::kill::{converse, held};
 use crate::traffic::{self, Arena, Node, WINDOW, address_from_text, address_to_text, anywhere, random};
 use crate::{PATIENCE, number};
 

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use weft::{Domain, Progress};
 
 use crate::child::{self, Process};
+use crate::common::Raise;
 use crate::traffic::{
     self, Node, Regions, Traffic, address_from_text, address_to_text, anywhere, random, remotes_from_bytes,
     remotes_to_bytes,
@@ -231,15 +232,6 @@ fn kills(progress: Progress, kills: u64, mut seed: u64, account: &mut Account) {
         domain.local_statistics()
     );
     assert!(third.finish().success(), "the third process has seen everything in order and intact");
-}
-
-/// Ends the conversation though a check failed.
-pub(crate) struct Raise<'a>(pub(crate) &'a AtomicBool);
-
-impl Drop for Raise<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 #[test]

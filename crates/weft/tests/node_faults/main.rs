@@ -7,6 +7,9 @@
     reason = "clippy.toml allows them in tests, but not in the functions that tests call"
 )]
 
+#[path = "../common/mod.rs"]
+mod common;
+
 mod child;
 mod hostile;
 mod kill;
@@ -27,12 +30,9 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A port for processes that are started, on an address that is this process's alone: nobody else gets it while it is
-/// free, before the first of them and between two.
+/// A port for processes that are started.
 fn place() -> SocketAddr {
-    let number = std::process::id().to_be_bytes();
-    let anywhere = SocketAddr::from(([127, 64 | number[1] & 63, number[2], number[3]], 0));
-    std::net::UdpSocket::bind(anywhere).unwrap().local_addr().unwrap()
+    std::net::UdpSocket::bind(common::own_loopback()).unwrap().local_addr().unwrap()
 }
 
 /// What a process does that one of the tests has started. Alone it has nothing to do.

@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 use weft::{Access, Completion, CompletionKind, Failure, PeerId, Progress, RemoteAddress};
 
 use crate::child::{self, Process};
+use crate::common::Raise;
 use crate::hostile::bare_connection;
-use crate::kill::{Raise, converse, length_of};
+use crate::kill::{converse, length_of};
 use crate::traffic::{Node, address_from_text, address_to_text, anywhere, random};
 use crate::{PATIENCE, number};
 

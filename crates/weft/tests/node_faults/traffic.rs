@@ -40,8 +40,7 @@ impl Node {
     /// look like a dead peer.
     pub(crate) fn patient(at: SocketAddr, progress: Progress) -> Node {
         let builder = Fabric::new(FABRIC).unwrap().domain().progress(progress);
-        let patient = |config: &mut weft::Config| config.give_up_us = weft_core::limits::GIVE_UP_MAX_US;
-        Node::on(&builder.configure(patient).udp(at).unwrap())
+        Node::on(&builder.configure(crate::common::patient).udp(at).unwrap())
     }
 
     pub(crate) fn on(domain: &Domain) -> Node {
