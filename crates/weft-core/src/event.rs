@@ -424,8 +424,9 @@ impl CompletionQueue {
     pub fn drop_shown(&mut self, flags: CompletionFlags) {
         debug_assert!(self.len > 0, "there is an entry");
         let stranger = flags.contains(CompletionFlags::FROM_STRANGER);
-        self.head = self.place(1);
         self.len -= 1;
+        // An empty queue begins anew: a long one that never holds much uses few cache lines.
+        self.head = if self.len == 0 { 0 } else { self.place(1) };
         if stranger {
             self.drop_stranger();
         }

@@ -22,6 +22,6 @@ pub mod memory;
 pub mod packet;
 mod random;
 mod reliable;
-mod slab;
+pub mod slab;
 pub mod time;
 pub mod trigger;

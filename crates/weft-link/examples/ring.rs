@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use weft_core::address::Address;
-use weft_link::shm::{Channel, Hello, Node, NodeEvent, PushError, Record};
+use weft_link::shm::{Hello, InitiatorChannel, Node, NodeEvent, PushError, Receiver, Record, Sender, TargetChannel};
 
 const ROUNDS: u64 = 20_000;
 const RECORDS: u64 = 200_000;
@@ -27,11 +27,11 @@ fn main() {
     let sleep = best(&sleep);
     println!("prepare_sleep         {sleep:8.1} ns");
     for length in [0, 8, 16, 80, 256, 1024, 4096] {
-        let half = best(&|| with_channel(|channel, first| ping(channel, first, length)));
+        let half = best(&|| with_channel(|out, back, first| ping(out, back, first, length)));
         println!("{length:5} bytes, half trip {half:8.1} ns, {:.2} of a line", half / line);
     }
     for length in [8, 64, 256, 4096, 16 << 10, 32 << 10, 64 << 10] {
-        let each = best(&|| with_channel(|channel, first| stream(channel, first, length)));
+        let each = best(&|| with_channel(|out, back, first| stream(out, back, first, length)));
         println!("{length:5} bytes, stream    {each:8.1} ns, {:.1} M/s, {:.2} GB/s", 1e3 / each, length as f64 / each);
     }
 }
@@ -85,7 +85,7 @@ fn line_side(first: bool) -> f64 {
 }
 
 /// Two nodes with a channel between them: the initiator's side first.
-fn joined() -> (Node, Channel, Node, Channel) {
+fn joined() -> (Node, InitiatorChannel, Node, TargetChannel) {
     let [a, b]: [UdpSocket; 2] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
     let [a, b]: [SocketAddr; 2] = [a.local_addr().unwrap(), b.local_addr().unwrap()];
     let (mut first, mut second) = (Node::open(a).unwrap(), Node::open(b).unwrap());
@@ -102,13 +102,14 @@ fn joined() -> (Node, Channel, Node, Channel) {
     (first, initiator, second, target)
 }
 
-fn with_channel(side: impl Fn(&mut Channel, bool) -> f64 + Sync) -> f64 {
-    let (_first, initiator, _second, target) = joined();
-    let channels = [std::sync::Mutex::new(Some(target)), std::sync::Mutex::new(Some(initiator))];
+fn with_channel(side: impl Fn(&mut Sender, &mut Receiver, bool) -> f64 + Sync) -> f64 {
+    let (_first, mut initiator, _second, mut target) = joined();
+    let halves = [std::sync::Mutex::new(target.halves()), std::sync::Mutex::new(initiator.halves())];
     both(|is_first| {
-        let mut channel = channels[usize::from(is_first)].lock().unwrap().take().unwrap();
+        let mut halves = halves[usize::from(is_first)].lock().unwrap();
         START.wait();
-        side(&mut channel, is_first)
+        let (sender, receiver) = &mut *halves;
+        side(sender, receiver, is_first)
     })
 }
 
@@ -118,8 +119,8 @@ fn alone() -> f64 {
     let mut payload = [0; 8];
     let start = Instant::now();
     for number in 0..RECORDS {
-        push(&mut initiator, number, &payload);
-        take(&mut target, number, &mut payload);
+        push(initiator.messages(), number, &payload);
+        take(target.messages(), number, &mut payload);
     }
     start.elapsed().as_nanos() as f64 / RECORDS as f64
 }
@@ -129,16 +130,16 @@ fn sleep() -> f64 {
     let (_first, _initiator, _second, mut target) = joined();
     let start = Instant::now();
     for _ in 0..1000 {
-        assert!(target.receiver().prepare_sleep());
-        target.receiver().awake();
+        assert!(target.messages().prepare_sleep());
+        target.messages().awake();
     }
     start.elapsed().as_nanos() as f64 / 1000.0
 }
 
-fn push(channel: &mut Channel, number: u64, payload: &[u8]) {
+fn push(sender: &mut Sender, number: u64, payload: &[u8]) {
     let record = Record { kind: 1, flags: 0, words: [number, 2, 3, 4] };
     loop {
-        match channel.sender().push(&record, payload) {
+        match sender.push(&record, payload) {
             Ok(()) => return,
             Err(PushError::Full) => std::hint::spin_loop(),
             Err(error) => panic!("{error}"),
@@ -146,8 +147,7 @@ fn push(channel: &mut Channel, number: u64, payload: &[u8]) {
     }
 }
 
-fn take(channel: &mut Channel, number: u64, into: &mut [u8]) {
-    let receiver = channel.receiver();
+fn take(receiver: &mut Receiver, number: u64, into: &mut [u8]) {
     loop {
         if let Some(incoming) = receiver.peek().unwrap() {
             assert_eq!(incoming.record().words[0], number);
@@ -159,38 +159,38 @@ fn take(channel: &mut Channel, number: u64, into: &mut [u8]) {
     receiver.advance();
 }
 
-fn ping(channel: &mut Channel, first: bool, length: usize) -> f64 {
+fn ping(sender: &mut Sender, receiver: &mut Receiver, first: bool, length: usize) -> f64 {
     let mut payload = vec![0; length];
     let start = Instant::now();
     for round in 0..ROUNDS {
         if first {
-            push(channel, round, &payload);
+            push(sender, round, &payload);
         }
-        take(channel, round, &mut payload);
+        take(receiver, round, &mut payload);
         if !first {
-            push(channel, round, &payload);
+            push(sender, round, &payload);
         }
     }
     start.elapsed().as_nanos() as f64 / (2 * ROUNDS) as f64
 }
 
 /// Nanoseconds a record.
-fn stream(channel: &mut Channel, first: bool, length: usize) -> f64 {
+fn stream(sender: &mut Sender, receiver: &mut Receiver, first: bool, length: usize) -> f64 {
     let mut payload = vec![0; length];
     let records = RECORDS.min((BYTES / length) as u64);
     let start = Instant::now();
     for number in 0..records {
         if first {
-            push(channel, number, &payload);
+            push(sender, number, &payload);
         } else {
-            take(channel, number, &mut payload);
+            take(receiver, number, &mut payload);
         }
     }
     // The last one has arrived.
     if first {
-        take(channel, 0, &mut payload);
+        take(receiver, 0, &mut payload);
     } else {
-        push(channel, 0, &payload);
+        push(sender, 0, &payload);
     }
     start.elapsed().as_nanos() as f64 / records as f64
 }

@@ -17,7 +17,7 @@ use crate::av::Peers;
 use crate::domain::Domain;
 use crate::guard::{self, Result};
 use crate::handle::{self, Noun};
-use crate::limits::{COMPLETIONS_DEFAULT, COMPLETIONS_MAX};
+use crate::limits::{COMPLETIONS_LEAST, COMPLETIONS_MAX};
 use crate::variable::Announcements;
 use crate::wait::{self, Sleepable, Waits};
 use crate::{address, log};
@@ -593,7 +593,7 @@ pub(crate) unsafe extern "C" fn open(
             log::warning!(CQ, "a queue of {size} completions is too long: at most {COMPLETIONS_MAX}");
             return Err(-FI_EINVAL);
         }
-        let size = if size == 0 { COMPLETIONS_DEFAULT } else { size.max(16) };
+        let size = size.max(COMPLETIONS_LEAST);
         let threshold_max = match wait_condition {
             FI_CQ_COND_THRESHOLD => size,
             FI_CQ_COND_NONE => 1,

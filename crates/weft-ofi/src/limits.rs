@@ -20,8 +20,9 @@ pub(crate) const REMOTE_PIECES_MAX: usize = 4;
 pub(crate) const INJECT_MAX_BYTES: usize = weft_mem::limits::INJECT_MAX_BYTES;
 /// Bytes of a message.
 pub(crate) const MESSAGE_MAX_BYTES: u64 = weft_core::limits::MESSAGE_LENGTH_MAX_BYTES;
-/// Completions of a queue whose user leaves it open.
-pub(crate) const COMPLETIONS_DEFAULT: usize = 4096;
+/// Completions of a queue, whatever its user asks for: that is a minimum to libfabric. Programs ask for as few as they read
+/// at once, and some do not expect that the queue of another provider is ever too short for what an endpoint has under way.
+pub(crate) const COMPLETIONS_LEAST: usize = OPERATIONS_MAX;
 /// Completions of a queue.
 pub(crate) const COMPLETIONS_MAX: usize = 1 << 22;
 /// Operations and receives of an endpoint that are under way, unless the user asks for more.

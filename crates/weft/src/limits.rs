@@ -84,8 +84,11 @@ pub const LOCAL_DEVICE_PARTS_MAX: u32 = 4;
 pub const LOCAL_RECORDS_PER_ROUND: usize = 64;
 /// Channels that one round looks at.
 pub const LOCAL_POLLED_AT_ONCE: usize = 32;
-/// Offers, reads and copies of one peer that are under way here; more wait in its ring.
+/// Reads and copies of one peer that are under way here; more wait in its ring.
 pub const LOCAL_QUESTIONS_MAX: usize = 1024;
+/// Offers of one peer that wait for a receive, or are being fetched; more wait in its ring. As many as an endpoint keeps
+/// messages that no receive has matched: a program may take them in any order.
+pub const LOCAL_OFFERS_MAX: usize = 1 << 16;
 /// Shorter copies are never made in a peer's memory, whatever was measured or said: each is a system call.
 pub const LOCAL_ATTACH_MIN_BYTES: usize = 4 << 10;
 /// Parts through the ring of which one is timed, which costs 50 ns; one takes 1 to 3 µs where both cores are near.

@@ -17,7 +17,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use weft::device::{Handle, Kind, Place, emulated, operations};
-use weft::link::shm::{Channel, Hello, Node as LinkNode, NodeEvent, Record};
+use weft::link::shm::{Hello, InitiatorChannel, Node as LinkNode, NodeEvent, Record};
 use weft::{
     Access, Address, Buffer, Completion, CompletionQueue, Domain, Endpoint, Fabric, Failure, LocalStatistics,
     MemoryRegion, PeerId, Progress, RemoteAddress, raw,
@@ -228,7 +228,7 @@ fn the_other_process() {
                 // Takes the region of a key, says that it is busy there, and never lets go.
                 let mut liar = Liar::new(Address::from_bytes(&bytes));
                 let record = Record { kind: ATTACH, flags: 0, words: [0, 0, 7 << 32, seed] };
-                liar.channel.sender().push(&record, &[]).unwrap();
+                liar.channel.messages().push(&record, &[]).unwrap();
                 let word = liar.granted();
                 liar.channel.shared_word(word + 1).store(2, Ordering::SeqCst);
                 tell(&mut socket, &[1]);
@@ -552,7 +552,7 @@ struct Liar {
     /// Keeps the port, and with it the name, from others.
     _own: std::net::UdpSocket,
     link: LinkNode,
-    channel: Channel,
+    channel: InitiatorChannel,
 }
 
 impl Liar {
@@ -571,7 +571,7 @@ impl Liar {
         let words = [u64::from(place.device) << 8 | u64::from(place.kind as u8), id, offset];
         let payload: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         let record = Record { kind: OFFER, flags: BY_HANDLE, words: [0, 0, length, 0] };
-        self.channel.sender().push(&record, &payload).unwrap();
+        self.channel.messages().push(&record, &payload).unwrap();
     }
 
     /// The word of the region that it is given.
@@ -594,9 +594,9 @@ impl Liar {
         let start = Instant::now();
         loop {
             let _ = self.link.poll(&mut Vec::new());
-            if let Some(incoming) = self.channel.receiver().peek().unwrap() {
+            if let Some(incoming) = self.channel.responses().peek().unwrap() {
                 let record = incoming.record();
-                self.channel.receiver().advance();
+                self.channel.responses().advance();
                 if record.kind == PULL || record.kind == ANSWER {
                     return record;
                 }
@@ -653,7 +653,7 @@ fn lying_handles_are_refused() {
         assert_eq!((pull.kind, pull.words[2] > 0), (PULL, true), "{lie}");
         for (index, part) in pattern(8, 20_000).chunks(10_000).enumerate() {
             let record = Record { kind: DATA, flags: 0, words: [pull.words[1], index as u64 * 10_000, 0, 0] };
-            liar.channel.sender().push(&record, part).unwrap();
+            liar.channel.messages().push(&record, part).unwrap();
         }
         node.next().ok().unwrap();
         assert!(memory.to_vec(0, 20_000).unwrap() == pattern(8, 20_000), "{lie}");
@@ -681,7 +681,7 @@ fn lying_handles_are_refused() {
             assert!(late);
             for (index, part) in pattern(1, 100_000)[500..20_500].chunks(10_000).enumerate() {
                 let record = Record { kind: DATA, flags: 0, words: [answer.words[1], index as u64 * 10_000, 0, 0] };
-                liar.channel.sender().push(&record, part).unwrap();
+                liar.channel.messages().push(&record, part).unwrap();
             }
         }
         node.next().ok().unwrap();

@@ -1,6 +1,7 @@
-//! One side of a channel: a sender, a receiver, and the socket to the peer.
+//! The two sides of a channel: their senders and receivers, and the socket to the peer.
 
 use std::io;
+use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence, fence};
@@ -11,8 +12,8 @@ use weft_mem::{Segment, SegmentMut};
 
 use super::Record;
 use super::layout::{
-    PROGRESS, RECEIVER_STATE, REGION_BYTES, REQUESTS, RESPONSES, RING_ALL_SLOTS, RingLayout, SENDER_STATE, SLOT_BYTES,
-    SLOT_INLINE, SLOT_WORDS, WORD_STRIDE, WORDS,
+    MESSAGES, PROGRESS, RECEIVER_STATE, REGION_BYTES, RESPONSES, RING_ALL_SLOTS, RingLayout, SENDER_STATE, SLOT_BYTES,
+    SLOT_INLINE, SLOT_WORDS, TRANSFERS, WORD_STRIDE, WORDS,
 };
 use super::region::Region;
 use super::ring::{self, Broken, Consumer, HEAVY, Place, Producer, PushError, Taken};
@@ -37,34 +38,132 @@ pub struct Room {
     pub data_bytes: usize,
 }
 
-/// One side of a channel. The other side has the same, the other way round.
+/// What both sides of a channel have beside their rings.
 ///
-/// Dropping it ends the connection: the peer's node says [`Closed`](super::NodeEvent::Closed).
+/// Dropping a side ends the connection: the peer's node says [`Closed`](super::NodeEvent::Closed).
 pub struct Channel {
     id: ChannelId,
-    initiator: bool,
     peer_pid: i32,
-    sender: Sender,
-    receiver: Receiver,
     region: Arc<Region>,
     socket: Arc<OwnedFd>,
+    barrier: Barrier,
+}
+
+/// The side of a channel that made it: it asks.
+pub struct InitiatorChannel {
+    channel: Channel,
+    messages: Sender,
+    transfers: Sender,
+    responses: Receiver,
+}
+
+/// The side of a channel that it was made to: it answers.
+pub struct TargetChannel {
+    channel: Channel,
+    messages: Receiver,
+    transfers: Receiver,
+    responses: Sender,
+}
+
+impl Deref for InitiatorChannel {
+    type Target = Channel;
+
+    fn deref(&self) -> &Channel {
+        &self.channel
+    }
+}
+
+impl Deref for TargetChannel {
+    type Target = Channel;
+
+    fn deref(&self) -> &Channel {
+        &self.channel
+    }
+}
+
+impl InitiatorChannel {
+    pub(crate) fn new(channel: Channel) -> InitiatorChannel {
+        InitiatorChannel {
+            messages: channel.sender_of(MESSAGES),
+            transfers: channel.sender_of(TRANSFERS),
+            responses: channel.receiver_of(RESPONSES),
+            channel,
+        }
+    }
+
+    /// What the target may have to leave in its ring, with all that is behind it.
+    #[inline]
+    pub fn messages(&mut self) -> &mut Sender {
+        &mut self.messages
+    }
+
+    /// What the target takes whatever its user does.
+    #[inline]
+    pub fn transfers(&mut self) -> &mut Sender {
+        &mut self.transfers
+    }
+
+    /// What the target answers.
+    #[inline]
+    pub fn responses(&mut self) -> &mut Receiver {
+        &mut self.responses
+    }
+
+    /// Messages and responses at once.
+    pub fn halves(&mut self) -> (&mut Sender, &mut Receiver) {
+        (&mut self.messages, &mut self.responses)
+    }
+}
+
+impl TargetChannel {
+    pub(crate) fn new(channel: Channel) -> TargetChannel {
+        TargetChannel {
+            messages: channel.receiver_of(MESSAGES),
+            transfers: channel.receiver_of(TRANSFERS),
+            responses: channel.sender_of(RESPONSES),
+            channel,
+        }
+    }
+
+    /// What may have to stay in its ring, with all that is behind it, until the user has made room.
+    #[inline]
+    pub fn messages(&mut self) -> &mut Receiver {
+        &mut self.messages
+    }
+
+    /// What must be taken whatever the user does.
+    #[inline]
+    pub fn transfers(&mut self) -> &mut Receiver {
+        &mut self.transfers
+    }
+
+    /// What is answered.
+    #[inline]
+    pub fn responses(&mut self) -> &mut Sender {
+        &mut self.responses
+    }
+
+    /// Responses and messages at once.
+    pub fn halves(&mut self) -> (&mut Sender, &mut Receiver) {
+        (&mut self.responses, &mut self.messages)
+    }
 }
 
 impl Channel {
-    pub(crate) fn new(
-        id: ChannelId,
-        initiator: bool,
-        peer_pid: i32,
-        region: Region,
-        socket: Arc<OwnedFd>,
-        barrier: Barrier,
-    ) -> Channel {
-        let region = Arc::new(region);
-        let (out, back) = if initiator { (REQUESTS, RESPONSES) } else { (RESPONSES, REQUESTS) };
-        let room = |ring| ShmRoom::new(ring, region.clone(), socket.clone(), barrier);
-        let sender = Sender { producer: Producer::new(room(out)) };
-        let receiver = Receiver { consumer: Consumer::new(room(back)) };
-        Channel { id, initiator, peer_pid, sender, receiver, region, socket }
+    pub(crate) fn new(id: ChannelId, peer_pid: i32, region: Region, socket: Arc<OwnedFd>, barrier: Barrier) -> Channel {
+        Channel { id, peer_pid, region: Arc::new(region), socket, barrier }
+    }
+
+    fn room(&self, ring: RingLayout) -> ShmRoom {
+        ShmRoom::new(ring, self.region.clone(), self.socket.clone(), self.barrier)
+    }
+
+    fn sender_of(&self, ring: RingLayout) -> Sender {
+        Sender { producer: Producer::new(self.room(ring)) }
+    }
+
+    fn receiver_of(&self, ring: RingLayout) -> Receiver {
+        Receiver { consumer: Consumer::new(self.room(ring)) }
     }
 
     /// Its name in the node.
@@ -73,34 +172,10 @@ impl Channel {
         self.id
     }
 
-    /// Whether this side made the channel.
-    #[must_use]
-    pub fn is_initiator(&self) -> bool {
-        self.initiator
-    }
-
     /// The peer's process, as its number is here.
     #[must_use]
     pub fn peer_pid(&self) -> i32 {
         self.peer_pid
-    }
-
-    /// What goes to the peer.
-    #[inline]
-    pub fn sender(&mut self) -> &mut Sender {
-        &mut self.sender
-    }
-
-    /// What comes from the peer.
-    #[inline]
-    pub fn receiver(&mut self) -> &mut Receiver {
-        &mut self.receiver
-    }
-
-    /// Both at once.
-    #[inline]
-    pub fn halves(&mut self) -> (&mut Sender, &mut Receiver) {
-        (&mut self.sender, &mut self.receiver)
     }
 
     /// Sends something by the slow way, over the socket: up to [`NOTE_MAX_BYTES`] and
@@ -145,8 +220,19 @@ impl Drop for Channel {
 
 impl std::fmt::Debug for Channel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let side = if self.initiator { "initiator" } else { "target" };
-        write!(f, "Channel({}, {side}, peer {})", self.id.0, self.peer_pid)
+        write!(f, "Channel({}, peer {})", self.id.0, self.peer_pid)
+    }
+}
+
+impl std::fmt::Debug for InitiatorChannel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Initiator{:?}", self.channel)
+    }
+}
+
+impl std::fmt::Debug for TargetChannel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Target{:?}", self.channel)
     }
 }
 

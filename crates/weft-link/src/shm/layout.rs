@@ -10,7 +10,7 @@ use crate::limits::{
 };
 
 /// Changes with anything in this file, and with the format of the hello.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// Bytes of a slot: two cache lines, of which a short record uses one.
 pub(crate) const SLOT_BYTES: usize = 128;
@@ -48,18 +48,20 @@ const CONTROL_BYTES: usize = 512;
 pub(crate) const WORD_STRIDE: usize = 64;
 
 const PAGE: usize = 4096;
+/// Rings of a channel.
+const RINGS: usize = 3;
 const CONTROL: usize = 0;
 /// Where the words of both sides are.
 pub(crate) const WORDS: usize = PAGE;
 const SLOTS: usize = WORDS + CHANNEL_WORDS_MAX * WORD_STRIDE;
 const SLOTS_BYTES: usize = RING_ALL_SLOTS as usize * SLOT_BYTES;
-const DATA: usize = SLOTS + 2 * SLOTS_BYTES;
+const DATA: usize = SLOTS + RINGS * SLOTS_BYTES;
 /// Bytes of a channel's memory.
-pub(crate) const REGION_BYTES: usize = DATA + 2 * RING_DATA_BYTES as usize;
+pub(crate) const REGION_BYTES: usize = DATA + RINGS * RING_DATA_BYTES as usize;
 /// Bytes from the start that every channel uses soon, so that it pays to have their pages at once.
 pub(crate) const REGION_HOT_BYTES: usize = DATA;
 
-/// One of the two rings: offsets from the start of the region.
+/// One of the rings: offsets from the start of the region.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RingLayout {
     /// Control words.
@@ -70,17 +72,28 @@ pub(crate) struct RingLayout {
     pub(crate) data: usize,
 }
 
-/// What the initiator writes.
-pub(crate) const REQUESTS: RingLayout = RingLayout { control: CONTROL, slots: SLOTS, data: DATA };
+impl RingLayout {
+    const fn at(index: usize) -> RingLayout {
+        RingLayout {
+            control: CONTROL + index * CONTROL_BYTES,
+            slots: SLOTS + index * SLOTS_BYTES,
+            data: DATA + index * RING_DATA_BYTES as usize,
+        }
+    }
+}
+
+/// What the initiator writes and the target may have to leave for a while.
+pub(crate) const MESSAGES: RingLayout = RingLayout::at(0);
 /// What the target writes.
-pub(crate) const RESPONSES: RingLayout =
-    RingLayout { control: CONTROL + CONTROL_BYTES, slots: SLOTS + SLOTS_BYTES, data: DATA + RING_DATA_BYTES as usize };
+pub(crate) const RESPONSES: RingLayout = RingLayout::at(1);
+/// What the initiator writes and the target always takes.
+pub(crate) const TRANSFERS: RingLayout = RingLayout::at(2);
 
 const _: () = {
     assert!(SLOT_INLINE + INLINE_MAX_BYTES == SLOT_BYTES && INLINE_MAX_BYTES.is_multiple_of(8));
     assert!(SLOT_INLINE + 8 <= 64, "a record with eight bytes is one cache line");
-    assert!(SENDER_STATE + LINE <= CONTROL_BYTES && CONTROL + 2 * CONTROL_BYTES <= WORDS);
+    assert!(SENDER_STATE + LINE <= CONTROL_BYTES && CONTROL + RINGS * CONTROL_BYTES <= WORDS);
     assert!(SLOTS.is_multiple_of(PAGE) && DATA.is_multiple_of(PAGE) && REGION_BYTES.is_multiple_of(PAGE));
-    assert!(RESPONSES.data + RING_DATA_BYTES as usize == REGION_BYTES);
+    assert!(TRANSFERS.data + RING_DATA_BYTES as usize == REGION_BYTES);
     assert!(PAYLOAD_MAX_BYTES <= RING_DATA_BYTES as usize && (INLINE_MAX_BYTES as u16) < IN_DATA_RING);
 };

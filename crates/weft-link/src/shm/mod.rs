@@ -1,8 +1,9 @@
 //! Records between two processes of one machine, through memory that they share.
 //!
-//! A [`Channel`] is one side of a memory of its own: a ring of requests, which the initiator writes, and a ring of
-//! responses, which the target writes. Only these two processes map it, so a peer that writes nonsense harms its own
-//! messages and nobody else's. A [`Node`] is where channels come from: it listens under the address of its NIC, hands
+//! A [`Channel`] is a memory of its own with three rings. The initiator writes two: what its target may have to leave for
+//! a while ([`InitiatorChannel::messages`]), and what its target always takes ([`InitiatorChannel::transfers`]), so that the
+//! first never stands before the second. The target writes [`TargetChannel::responses`]. Only these two processes map it, so
+//! a peer that writes nonsense harms its own messages and nobody else's. A [`Node`] is where channels come from: it listens under the address of its NIC, hands
 //! the memory over through a Unix socket, and hears through the same socket when a peer wakes it, sends a note, or dies.
 //! Nothing is named in a file system, so nothing stays behind.
 //!
@@ -47,7 +48,9 @@ mod stranger_tests;
 mod tests;
 
 #[cfg(not(loom))]
-pub use channel::{Channel, ChannelId, Claim, Incoming, Parts, Receiver, Room, Sender};
+pub use channel::{
+    Channel, ChannelId, Claim, Incoming, InitiatorChannel, Parts, Receiver, Room, Sender, TargetChannel,
+};
 #[cfg(not(loom))]
 pub use node::{ConnectError, Hello, Node, NodeEvent};
 pub use ring::{Broken, Full, PushError};

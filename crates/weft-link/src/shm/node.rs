@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use weft_core::address::Address;
 
-use super::channel::{Barrier, Channel, ChannelId, NOTE};
+use super::channel::{Barrier, Channel, ChannelId, InitiatorChannel, NOTE, TargetChannel};
 use super::layout::VERSION;
 use super::region::Region;
 use super::socket::{self, MESSAGE_MAX_BYTES, Name, Received, check};
@@ -73,7 +73,7 @@ impl Hello {
 #[expect(clippy::large_enum_variant, reason = "rare, and moved once")]
 pub enum NodeEvent {
     /// A peer made a channel to us.
-    Accepted(Channel, Hello),
+    Accepted(TargetChannel, Hello),
     /// A peer sent a note.
     Note {
         /// By which channel.
@@ -218,7 +218,7 @@ impl Node {
 
     /// Makes a channel to the node at an address. It can be used at once; whether the other side wants it shows later:
     /// if not, it is closed. Never waits.
-    pub fn connect(&mut self, to: SocketAddr, hello: &Hello) -> Result<Channel, ConnectError> {
+    pub fn connect(&mut self, to: SocketAddr, hello: &Hello) -> Result<InitiatorChannel, ConnectError> {
         let (socket, peer) = self.reach(to)?.ok_or(ConnectError::Nobody)?;
         if peer.uid != self.user {
             return Err(ConnectError::OtherUser);
@@ -230,7 +230,7 @@ impl Node {
             Ok(region)
         });
         match made {
-            Ok(region) => Ok(self.channel(id, true, peer.pid, region, socket)),
+            Ok(region) => Ok(InitiatorChannel::new(self.channel(id, peer.pid, region, socket))),
             Err(error) => {
                 self.free.push(id.0);
                 Err(error.into())
@@ -297,12 +297,12 @@ impl Node {
         Ok(None)
     }
 
-    fn channel(&mut self, id: ChannelId, initiator: bool, pid: i32, region: Region, socket: OwnedFd) -> Channel {
+    fn channel(&mut self, id: ChannelId, pid: i32, region: Region, socket: OwnedFd) -> Channel {
         let socket = Arc::new(socket);
         if let Some(place) = self.channels.get_mut(id.0 as usize) {
             *place = Some(socket.clone());
         }
-        Channel::new(id, initiator, pid, region, socket, self.barrier)
+        Channel::new(id, pid, region, socket, self.barrier)
     }
 
     /// A number for a channel.
@@ -387,7 +387,7 @@ impl Node {
             self.free.push(id.0);
             return;
         }
-        let channel = self.channel(id, false, stranger.pid, region, stranger.socket);
+        let channel = TargetChannel::new(self.channel(id, stranger.pid, region, stranger.socket));
         if self.visitors.len() <= id.0 as usize {
             self.visitors.resize(id.0 as usize + 1, NOBODY);
         }

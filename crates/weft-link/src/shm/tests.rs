@@ -31,7 +31,7 @@ pub(super) fn next_event(node: &mut Node) -> NodeEvent {
     }
 }
 
-pub(super) fn accepted(node: &mut Node) -> (Channel, Hello) {
+pub(super) fn accepted(node: &mut Node) -> (TargetChannel, Hello) {
     match next_event(node) {
         NodeEvent::Accepted(channel, hello) => (channel, hello),
         other => panic!("{other:?}"),
@@ -52,14 +52,13 @@ pub(super) fn take(receiver: &mut Receiver) -> (Record, Vec<u8>) {
 }
 
 /// Two nodes of this process and a channel between them.
-pub(super) fn joined() -> (Node, Channel, Node, Channel) {
+pub(super) fn joined() -> (Node, InitiatorChannel, Node, TargetChannel) {
     let ((_a, a), (_b, b)) = (address(), address());
     let (mut first, mut second) = (Node::open(a).unwrap(), Node::open(b).unwrap());
     let hello = hello_from(a);
     let initiator = first.connect(b, &hello).unwrap();
     let (target, heard) = accepted(&mut second);
     assert_eq!(heard, hello);
-    assert!(initiator.is_initiator() && !target.is_initiator());
     (first, initiator, second, target)
 }
 
@@ -69,15 +68,29 @@ fn records_go_both_ways() {
     for length in [0, 1, 7, 8, 9, 79, 80, 81, 4096, 65536] {
         let payload: Vec<u8> = (0..length).map(|index| (index * 7 + length) as u8).collect();
         let record = Record { kind: length as u8, flags: 3, words: [length as u64, 1, u64::MAX, 3] };
-        initiator.sender().push(&record, &payload).unwrap();
-        assert_eq!(take(target.receiver()), (record, payload.clone()));
-        assert!(target.receiver().is_empty());
-        let mut claim = target.sender().claim(length).unwrap();
+        initiator.messages().push(&record, &payload).unwrap();
+        assert_eq!(take(target.messages()), (record, payload.clone()));
+        assert!(target.messages().is_empty());
+        let mut claim = target.responses().claim(length).unwrap();
         assert!(claim.segment().copy_from(&payload));
         claim.commit(&record);
-        assert_eq!(take(initiator.receiver()), (record, payload));
+        assert_eq!(take(initiator.responses()), (record, payload));
     }
-    assert_eq!(initiator.sender().push(&Record::default(), &[0; 65537]), Err(PushError::TooLong));
+    assert_eq!(initiator.messages().push(&Record::default(), &[0; 65537]), Err(PushError::TooLong));
+}
+
+/// What is left in the ring of messages, and a ring that is full of them, does not hold up transfers.
+#[test]
+fn transfers_pass_messages() {
+    let (_first, mut initiator, _second, mut target) = joined();
+    while initiator.messages().push(&Record { kind: 1, ..Record::default() }, &[1; 1000]).is_ok() {}
+    assert!(target.messages().peek().unwrap().is_some());
+    for number in 0..2000 {
+        let record = Record { kind: 2, flags: 0, words: [number; 4] };
+        initiator.transfers().push(&record, &[number as u8; 40_000]).unwrap();
+        assert_eq!(take(target.transfers()), (record, vec![number as u8; 40_000]));
+    }
+    assert_eq!(take(target.messages()).0.kind, 1);
 }
 
 /// Parts that are claimed together come one by one, in order with all else, wherever the ring ends.
@@ -90,7 +103,7 @@ fn parts_are_filled_as_one_and_come_one_by_one() {
         let (length, count) = ([128, 4096, 65536][round % 3], 1 + (round * 5 % 7) as u32);
         let bytes = length * count as usize;
         let payload: Vec<u8> = (0..bytes).map(|index| (index / 64 + round) as u8).collect();
-        match initiator.sender().claim_parts(length, count) {
+        match initiator.messages().claim_parts(length, count) {
             Ok(mut parts) if round % 11 == 0 => assert_eq!(parts.segment().len(), bytes, "and nothing is taken"),
             Ok(mut parts) => {
                 assert!(parts.segment().copy_from(&payload));
@@ -103,19 +116,19 @@ fn parts_are_filled_as_one_and_come_one_by_one() {
                 full += 1;
             }
         }
-        if initiator.sender().push(&Record { words: [number, 0, 0, 0], ..Record::default() }, b"short").is_ok() {
+        if initiator.messages().push(&Record { words: [number, 0, 0, 0], ..Record::default() }, b"short").is_ok() {
             sent.push_back((number, b"short".to_vec()));
             number += 1;
         }
         let keep = if round % 50 < 25 { 30 } else { 0 };
         while sent.len() > keep {
-            let (record, bytes) = take(target.receiver());
+            let (record, bytes) = take(target.messages());
             assert_eq!(Some((record.words[0], bytes)), sent.pop_front());
         }
     }
     assert!(full > 10 && number > 5000, "{full} {number}");
     for (length, count) in [(80, 1), (100, 2), (65536 + 64, 1), (65536, 17), (4096, 0)] {
-        assert!(matches!(initiator.sender().claim_parts(length, count), Err(PushError::TooLong)), "{length} {count}");
+        assert!(matches!(initiator.messages().claim_parts(length, count), Err(PushError::TooLong)), "{length} {count}");
     }
 }
 
@@ -139,11 +152,11 @@ fn notes_carry_descriptors() {
 #[test]
 fn who_leaves_is_missed_and_what_it_said_stays() {
     let (first, mut initiator, mut second, mut target) = joined();
-    initiator.sender().push(&Record::default(), b"last words").unwrap();
+    initiator.messages().push(&Record::default(), b"last words").unwrap();
     let id = target.id();
     drop(initiator);
     assert!(matches!(next_event(&mut second), NodeEvent::Closed(closed) if closed == id));
-    assert_eq!(take(target.receiver()).1, b"last words");
+    assert_eq!(take(target.messages()).1, b"last words");
     second.close(id);
     drop(first);
 }
@@ -217,7 +230,7 @@ fn both_sides_sleep_and_wake_each_other() {
     const RECORDS: u64 = 20_000;
     let (mut first, mut initiator, mut second, mut target) = joined();
     let writer = std::thread::spawn(move || {
-        let sender = initiator.sender();
+        let sender = initiator.messages();
         for number in 0..RECORDS {
             let record = Record { words: [number, 0, 0, 0], ..Record::default() };
             // Some pauses, so that the reader sleeps now and then.
@@ -233,7 +246,7 @@ fn both_sides_sleep_and_wake_each_other() {
         }
         (first, initiator)
     });
-    let receiver = target.receiver();
+    let receiver = target.messages();
     for number in 0..RECORDS {
         while receiver.is_empty() {
             if number % 2 == 0 {
@@ -317,11 +330,11 @@ fn a_peer_killed_between_claim_and_commit_is_noticed() {
     let mut node = Node::open(local).unwrap();
     if let Some(to) = role() {
         let mut channel = node.connect(to.parse().unwrap(), &hello_from(local)).unwrap();
-        channel.sender().push(&Record::default(), b"whole").unwrap();
-        let mut claim = channel.sender().claim(1000).unwrap();
+        channel.messages().push(&Record::default(), b"whole").unwrap();
+        let mut claim = channel.messages().claim(1000).unwrap();
         assert!(claim.segment().copy_from(&[1; 1000]));
         // Who dies before it is let in was never there.
-        while channel.receiver().is_empty() {
+        while channel.responses().is_empty() {
             std::thread::yield_now();
         }
         // SAFETY: no memory is involved.
@@ -330,13 +343,13 @@ fn a_peer_killed_between_claim_and_commit_is_noticed() {
     }
     let mut child = another_process("tests::a_peer_killed_between_claim_and_commit_is_noticed", &local.to_string());
     let (mut channel, _) = accepted(&mut node);
-    channel.sender().push(&Record::default(), b"welcome").unwrap();
+    channel.responses().push(&Record::default(), b"welcome").unwrap();
     assert!(matches!(next_event(&mut node), NodeEvent::Closed(id) if id == channel.id()));
     assert!(!child.wait().unwrap().success());
-    assert_eq!(take(channel.receiver()).1, b"whole");
-    assert!(channel.receiver().peek().unwrap().is_none(), "what was not committed was never there");
+    assert_eq!(take(channel.messages()).1, b"whole");
+    assert!(channel.messages().peek().unwrap().is_none(), "what was not committed was never there");
     // Sending to nobody does no harm.
-    while channel.sender().push(&Record::default(), &[0; 1000]).is_ok() {}
+    while channel.responses().push(&Record::default(), &[0; 1000]).is_ok() {}
     assert!(channel.note(b"hello?", &[]).is_err());
 }
 
@@ -465,27 +478,27 @@ fn another_user_is_refused_without_root() {
 #[test]
 fn two_processes_sleep_and_wake_each_other() {
     const ROUNDS: u64 = 3000;
-    fn take_asleep(node: &mut Node, channel: &mut Channel) -> u64 {
-        while channel.receiver().is_empty() {
-            if channel.receiver().prepare_sleep() {
+    fn take_asleep(node: &mut Node, receiver: &mut Receiver) -> u64 {
+        while receiver.is_empty() {
+            if receiver.prepare_sleep() {
                 crate::wait::wait_readable(node.descriptor(), None).unwrap();
                 node.poll(&mut Vec::new()).unwrap();
             }
-            channel.receiver().awake();
+            receiver.awake();
         }
-        take(channel.receiver()).0.words[0]
+        take(receiver).0.words[0]
     }
-    fn push(channel: &mut Channel, number: u64) {
+    fn push(sender: &mut Sender, number: u64) {
         let record = Record { words: [number, 0, 0, 0], ..Record::default() };
-        channel.sender().push(&record, &[]).unwrap();
+        sender.push(&record, &[]).unwrap();
     }
     let (_socket, local) = address();
     let mut node = Node::open(local).unwrap();
     if let Some(to) = role() {
         let mut channel = node.connect(to.parse().unwrap(), &hello_from(local)).unwrap();
         for _ in 0..ROUNDS {
-            let number = take_asleep(&mut node, &mut channel);
-            push(&mut channel, number);
+            let number = take_asleep(&mut node, channel.responses());
+            push(channel.messages(), number);
         }
         assert!(matches!(next_event(&mut node), NodeEvent::Closed(_)));
         return;
@@ -493,8 +506,8 @@ fn two_processes_sleep_and_wake_each_other() {
     let mut child = another_process("tests::two_processes_sleep_and_wake_each_other", &local.to_string());
     let (mut channel, _) = accepted(&mut node);
     for round in 0..ROUNDS {
-        push(&mut channel, round);
-        assert_eq!(take_asleep(&mut node, &mut channel), round);
+        push(channel.responses(), round);
+        assert_eq!(take_asleep(&mut node, channel.messages()), round);
     }
     drop(channel);
     assert!(child.wait().unwrap().success());

@@ -3,7 +3,7 @@
 use weft_core::command::Command;
 use weft_core::memory::{Fault, LocalKey, Memory};
 use weft_link::limits::{INLINE_MAX_BYTES, PAYLOAD_MAX_BYTES};
-use weft_link::shm::{Channel, PushError, Record, Sender};
+use weft_link::shm::{PushError, Record, Sender};
 use weft_mem::{HostMemory, Segment, SegmentMut};
 
 use super::handle;
@@ -60,7 +60,7 @@ pub(super) fn fragment_bytes(memory: &HostMemory, command: &Command) -> u32 {
 /// Puts the next parts of a message in device memory into the ring, in one copy; how many bytes they have. The record of
 /// each is made with how many are before it.
 pub(super) fn push_device(
-    channel: &mut Channel,
+    sender: &mut Sender,
     memory: &HostMemory,
     command: &Command,
     from: u64,
@@ -68,13 +68,10 @@ pub(super) fn push_device(
     record: impl Fn(u32) -> Record,
 ) -> Result<u32, Unsent> {
     const PART: u32 = PAYLOAD_MAX_BYTES as u32;
-    if let Some(place) = memory.local_place(command.local) {
-        channel.make_known(place.kind);
-    }
     let mut count = (left / PART).min(LOCAL_DEVICE_PARTS_MAX);
     // Fewer where there is not as much room: the ring is not full then, and the target has something to do.
     while count > 1 {
-        match channel.sender().claim_parts(PAYLOAD_MAX_BYTES, count) {
+        match sender.claim_parts(PAYLOAD_MAX_BYTES, count) {
             Ok(mut parts) => {
                 copy_local(memory, command.local, from, parts.segment()).map_err(|_| Unsent::Fault)?;
                 parts.commit(|part| record(part * PART));
@@ -85,7 +82,7 @@ pub(super) fn push_device(
         }
     }
     let part = left.min(PART);
-    push_local(channel.sender(), &record(0), memory, command.local, from, part as usize)?;
+    push_local(sender, &record(0), memory, command.local, from, part as usize)?;
     Ok(part)
 }
 

@@ -35,7 +35,7 @@ use weft_core::command::{Command, CommandFlags, EndpointId, Level, Operation, Po
 use weft_core::engine::hall::Arrival;
 use weft_core::engine::{Admitted, Engine};
 use weft_core::event::Failure;
-use weft_link::shm::{Broken, Channel, ChannelId, Hello, Node, NodeEvent};
+use weft_link::shm::{Broken, ChannelId, Hello, Node, NodeEvent, TargetChannel};
 use weft_mem::{HostMemory, Segment, attach};
 
 use weft_link::limits::{RING_NEAR_SLOTS, RING_SLOTS};
@@ -370,6 +370,9 @@ impl Local {
                         busy |= served || owes;
                         // Only what is owed can wait for a note.
                         wants_notes |= visitor.owes() && visitor.pulls.wants_notes();
+                        if visitor.orphan.is_some() && !visitor.orphan(engine, 0) {
+                            self.end_visitor(engine, index);
+                        }
                     }
                     Err(Broken) => self.break_visitor(engine, index),
                 }
@@ -420,8 +423,7 @@ impl Local {
     #[inline]
     pub(crate) fn has_work(&mut self) -> bool {
         let few = |slots: usize| slots <= LOCAL_POLLED_AT_ONCE;
-        few(self.visitors.len())
-            && self.visitors.iter_mut().flatten().any(|visitor| visitor.has_work() && !visitor.blocked)
+        few(self.visitors.len()) && self.visitors.iter_mut().flatten().any(|visitor| visitor.can_go_on())
             || few(self.routes.len()) && self.routes.iter_mut().flatten().any(|route| route.has_work())
     }
 
@@ -504,7 +506,7 @@ impl Local {
         }
     }
 
-    fn accept(&mut self, engine: &mut Engine<HostMemory>, channel: Channel, hello: &Hello) {
+    fn accept(&mut self, engine: &mut Engine<HostMemory>, channel: TargetChannel, hello: &Hello) {
         let source = Address::from_bytes(&hello.source);
         let source_id = engine.addresses().source_of(source);
         let endpoint = engine.endpoint_by_number(hello.target_endpoint);
@@ -541,7 +543,8 @@ impl Local {
     /// A peer is gone. What it had sent whole is taken first.
     fn closed(&mut self, engine: &mut Engine<HostMemory>, channel: ChannelId) {
         // As many rounds as a full ring needs: one that hung up and goes on writing is not waited for.
-        const ROUNDS: usize = (RING_SLOTS + RING_NEAR_SLOTS) as usize / LOCAL_RECORDS_PER_ROUND + 2;
+        const RECORDS: u32 = RING_SLOTS + RING_NEAR_SLOTS;
+        const ROUNDS: usize = RECORDS as usize / LOCAL_RECORDS_PER_ROUND + 2;
         if let Some(index) = self.visitor_of(channel) {
             for _ in 0..ROUNDS {
                 let Some(Some(visitor)) = self.visitors.get_mut(index) else { break };
@@ -550,7 +553,10 @@ impl Local {
                     Ok(false) | Err(Broken) => break,
                 }
             }
-            self.end_visitor(engine, index);
+            let stays = |visitor: &mut Box<Visitor>| visitor.orphan(engine, RECORDS);
+            if !self.visitors.get_mut(index).and_then(Option::as_mut).is_some_and(stays) {
+                self.end_visitor(engine, index);
+            }
         }
         if let Some(index) = self.route_of(channel) {
             let mut failure = Failure::OutcomeUnknown;
@@ -684,14 +690,10 @@ impl Local {
     pub(crate) fn prepare_sleep(&mut self) -> bool {
         let mut asleep = true;
         for visitor in self.visitors.iter_mut().flatten() {
-            // What is blocked wakes when the user makes room, not when the peer does something.
-            let (sender_wants, blocked) = (visitor.wants_room(), visitor.blocked);
-            asleep &= blocked || visitor.channel.receiver().prepare_sleep();
-            asleep &= !visitor.owes() || sender_wants && visitor.channel.sender().prepare_sleep(WANTED_ROOM_BYTES);
+            asleep &= visitor.prepare_sleep(WANTED_ROOM_BYTES);
         }
         for route in self.routes.iter_mut().flatten() {
-            asleep &= route.channel.receiver().prepare_sleep() && !route.is_reaching();
-            asleep &= !route.wants_room() || route.channel.sender().prepare_sleep(WANTED_ROOM_BYTES);
+            asleep &= route.prepare_sleep(WANTED_ROOM_BYTES);
         }
         asleep
     }

@@ -1,4 +1,8 @@
 //! The initiator's side of a channel: what this node's user asks a peer of the same node for.
+//!
+//! What the target's user may have no room for (messages, writes with immediate data) goes through one ring, everything else
+//! through another ([`Lane`]), so that a target which leaves the first is reached by the second. Only what the user has
+//! fenced waits for messages.
 
 mod device;
 mod waiting;
@@ -10,7 +14,7 @@ use weft_core::command::{Command, CommandFlags, EndpointId, Level, Operation};
 use weft_core::engine::Engine;
 use weft_core::event::Failure;
 use weft_link::limits::PAYLOAD_MAX_BYTES;
-use weft_link::shm::{Broken, Channel, PushError, Record};
+use weft_link::shm::{Broken, InitiatorChannel, PushError, Record, Sender};
 use weft_mem::attach::Span;
 use weft_mem::{HostMemory, Segment};
 
@@ -22,7 +26,7 @@ use super::pace::{Methods, Pace};
 use super::record::{self, Request, Response, Spans};
 use super::{LocalStatistics, WORD_CAN_ATTACH};
 use crate::limits::{
-    LOCAL_EAGER_MAX_BYTES, LOCAL_FRAGMENT_BYTES, LOCAL_PARTS_IN_TURN, LOCAL_QUESTIONS_MAX, LOCAL_RECORDS_PER_ROUND,
+    LOCAL_EAGER_MAX_BYTES, LOCAL_FRAGMENT_BYTES, LOCAL_OFFERS_MAX, LOCAL_PARTS_IN_TURN, LOCAL_RECORDS_PER_ROUND,
 };
 
 pub(super) use waiting::WAITING_MAX;
@@ -30,7 +34,7 @@ use waiting::{NO_TOKEN, State, Waiting, Waitings};
 
 /// A channel to an endpoint of this node.
 pub(super) struct Route {
-    pub(super) channel: Channel,
+    pub(super) channel: InitiatorChannel,
     pub(super) endpoint: EndpointId,
     pub(super) address: Address,
     /// What the target reads to find out whether it may read here at all.
@@ -40,10 +44,17 @@ pub(super) struct Route {
     accepted: bool,
     /// Sends whose bytes are in the ring of a target that has not taken the channel yet.
     unconfirmed: Vec<Command>,
-    /// Commands that found no room, in order.
-    queue: VecDeque<Command>,
-    /// How far the first of them has come.
-    begun: Option<Started>,
+    /// Commands that found no room in the ring of messages, in order.
+    messages: Queue,
+    /// The same for the ring of transfers.
+    transfers: Queue,
+    /// A command that has to wait for earlier ones, and all behind it.
+    held: VecDeque<Command>,
+    /// Messages that were put into the ring, and how many of them the target is known to have taken.
+    messages_sent: u64,
+    messages_taken: u64,
+    /// The last fenced command that went behind messages, and how many those were. Until it is answered, others follow it.
+    behind_messages: Option<(u32, u64)>,
     waiting: Waitings,
     /// Offered messages that were pulled, and are not all sent.
     pushes: VecDeque<u32>,
@@ -58,6 +69,33 @@ pub(super) struct Route {
     /// Writes and reads in the target's device memory that go on.
     reaching: Vec<Reaching>,
     pace: Pace,
+}
+
+/// A ring to the target.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Lane {
+    /// What the target's user may have no room for, in order.
+    Messages,
+    /// What the target always takes.
+    Transfers,
+}
+
+impl Lane {
+    #[inline]
+    fn sender(self, channel: &mut InitiatorChannel) -> &mut Sender {
+        match self {
+            Lane::Messages => channel.messages(),
+            Lane::Transfers => channel.transfers(),
+        }
+    }
+}
+
+/// Commands that wait for room in a ring.
+#[derive(Default)]
+struct Queue {
+    commands: VecDeque<Command>,
+    /// How far the first of them has come.
+    begun: Option<Started>,
 }
 
 #[derive(Clone, Copy)]
@@ -98,7 +136,7 @@ impl Attempt {
 }
 
 impl Route {
-    pub(super) fn new(channel: Channel, endpoint: EndpointId, address: Address, canary: Box<u64>) -> Route {
+    pub(super) fn new(channel: InitiatorChannel, endpoint: EndpointId, address: Address, canary: Box<u64>) -> Route {
         Route {
             channel,
             endpoint,
@@ -106,8 +144,12 @@ impl Route {
             canary,
             accepted: false,
             unconfirmed: Vec::new(),
-            queue: VecDeque::new(),
-            begun: None,
+            messages: Queue::default(),
+            transfers: Queue::default(),
+            held: VecDeque::new(),
+            messages_sent: 0,
+            messages_taken: 0,
+            behind_messages: None,
             waiting: Waitings::default(),
             pushes: VecDeque::new(),
             turn: 0,
@@ -122,20 +164,79 @@ impl Route {
 
     /// Commands that are not done.
     pub(super) fn under_way(&self) -> usize {
-        self.waiting.length + self.queue.len() + self.unconfirmed.len()
+        let queued = self.messages.commands.len() + self.transfers.commands.len() + self.held.len();
+        self.waiting.length + queued + self.unconfirmed.len()
     }
 
-    /// Whether something waits for room in the ring.
+    /// Whether something waits for room in a ring.
     pub(super) fn wants_room(&self) -> bool {
-        let sends = !(self.pushes.is_empty() && self.aborts.is_empty());
-        sends || self.queue.front().is_some_and(|command| !self.is_fenced(command, self.begun))
+        self.wants_room_in(Lane::Messages) || self.wants_room_in(Lane::Transfers)
     }
 
-    /// Whether a command has to wait for answers to earlier ones.
+    fn wants_room_in(&self, lane: Lane) -> bool {
+        match lane {
+            Lane::Messages => !self.messages.commands.is_empty(),
+            Lane::Transfers => {
+                !(self.transfers.commands.is_empty() && self.pushes.is_empty() && self.aborts.is_empty())
+            }
+        }
+    }
+
+    /// Says to the peer that this process sleeps. False: there is something to do after all.
+    pub(super) fn prepare_sleep(&mut self, wanted_room_bytes: usize) -> bool {
+        let mut asleep = self.channel.responses().prepare_sleep() && !self.is_reaching() && !self.may_release();
+        for lane in [Lane::Messages, Lane::Transfers] {
+            let wants = self.wants_room_in(lane);
+            asleep &= !wants || lane.sender(&mut self.channel).prepare_sleep(wanted_room_bytes);
+        }
+        asleep
+    }
+
+    fn queue(&mut self, lane: Lane) -> &mut Queue {
+        match lane {
+            Lane::Messages => &mut self.messages,
+            Lane::Transfers => &mut self.transfers,
+        }
+    }
+
+    /// Whether a command has to wait until earlier ones have ended.
     #[inline]
-    fn is_fenced(&self, command: &Command, begun: Option<Started>) -> bool {
-        let fenced = command.has(CommandFlags::FENCE) && self.waiting.operations() > 0;
-        begun.is_none() && (fenced || self.waiting.hold_back(command))
+    fn is_held_back(&self, command: &Command) -> bool {
+        let constrained = command.has(CommandFlags::FENCE) || command.has(CommandFlags::ORDERED);
+        constrained && self.must_wait(command)
+    }
+
+    #[cold]
+    fn must_wait(&self, command: &Command) -> bool {
+        let queued = || self.messages.commands.iter().chain(&self.transfers.commands);
+        if command.has(CommandFlags::FENCE) && (self.waiting.operations() > 0 || queued().next().is_some()) {
+            return true;
+        }
+        let earlier = |other: &Command| other.has(CommandFlags::ORDERED) && command.must_follow(other);
+        self.waiting.hold_back(command) || command.has(CommandFlags::ORDERED) && queued().any(earlier)
+    }
+
+    /// Whether what earlier commands held back need not wait any more.
+    #[inline]
+    fn may_release(&self) -> bool {
+        self.held.front().is_some_and(|command| !self.is_held_back(command))
+    }
+
+    /// Whether messages that the target may not have taken stand before a command that the user has fenced.
+    #[inline]
+    fn follows_messages(&self, command: &Command) -> bool {
+        (command.has(CommandFlags::FENCE) || self.behind_messages.is_some()) && self.messages_sent > self.messages_taken
+    }
+
+    /// The ring that a command goes through.
+    #[inline]
+    fn lane_of(&self, command: &Command) -> Lane {
+        match command.operation {
+            Operation::Send | Operation::TaggedSend | Operation::Datagram => Lane::Messages,
+            Operation::Write if command.has(CommandFlags::IMMEDIATE) => Lane::Messages,
+            _ if self.follows_messages(command) => Lane::Messages,
+            _ => Lane::Transfers,
+        }
     }
 
     /// Takes an admitted command.
@@ -147,17 +248,36 @@ impl Route {
         methods: &Methods,
         statistics: &mut LocalStatistics,
     ) -> Result<(), Broken> {
-        if !self.queue.is_empty() {
-            self.queue.push_back(*command);
+        if !self.held.is_empty() || self.is_held_back(command) {
+            self.held.push_back(*command);
             return self.pump(engine, methods, statistics).map(|_| ());
         }
-        match self.attempt(engine, command, None, methods, statistics) {
+        let lane = self.lane_of(command);
+        if !self.queue(lane).commands.is_empty() {
+            self.queue(lane).commands.push_back(*command);
+            return self.pump(engine, methods, statistics).map(|_| ());
+        }
+        self.start(engine, command, lane, methods, statistics)
+    }
+
+    /// Tries the first command of a lane.
+    #[inline]
+    fn start(
+        &mut self,
+        engine: &mut Engine<HostMemory>,
+        command: &Command,
+        lane: Lane,
+        methods: &Methods,
+        statistics: &mut LocalStatistics,
+    ) -> Result<(), Broken> {
+        match self.attempt(engine, command, lane, None, methods, statistics) {
             Ok(Attempt::Taken) => {}
             Ok(Attempt::Part(started)) => {
-                self.begun = Some(started);
-                self.queue.push_back(*command);
+                let queue = self.queue(lane);
+                queue.begun = Some(started);
+                queue.commands.push_back(*command);
             }
-            Ok(Attempt::Full) => self.queue.push_back(*command),
+            Ok(Attempt::Full) => self.queue(lane).commands.push_back(*command),
             Err(Broken) => {
                 // It is nowhere yet where the end of the route would find it.
                 engine.report(command, Err(Failure::ProtocolError));
@@ -175,20 +295,24 @@ impl Route {
         bytes: Segment<'_>,
         statistics: &mut LocalStatistics,
     ) -> bool {
-        if !self.queue.is_empty() || !self.accepted {
+        if !self.held.is_empty() || !self.accepted {
             return false;
         }
         match command.operation {
-            Operation::Send | Operation::TaggedSend if bytes.len() <= LOCAL_FRAGMENT_BYTES => {
+            Operation::Send | Operation::TaggedSend
+                if bytes.len() <= LOCAL_FRAGMENT_BYTES && self.messages.commands.is_empty() =>
+            {
                 let record = send_record(command, bytes.len() as u32);
-                let done = self.channel.sender().push_segment(&record, bytes).is_ok();
+                let done = self.channel.messages().push_segment(&record, bytes).is_ok();
+                self.messages_sent += u64::from(done);
                 statistics.eager += u64::from(done);
                 done
             }
             Operation::Write if !command.has(CommandFlags::IMMEDIATE) => {
                 // The length is filled in when it is done.
                 if command.has(CommandFlags::ORDERED)
-                    && self.waiting.hold_back(&Command { length: bytes.len() as u32, ..*command })
+                    && self.must_wait(&Command { length: bytes.len() as u32, ..*command })
+                    || self.follows_messages(command)
                 {
                     return false;
                 }
@@ -217,7 +341,7 @@ impl Route {
         if !self.reaching.is_empty() {
             busy |= self.serve_reaching(engine);
         }
-        if self.wants_room() {
+        if self.wants_room() || self.may_release() {
             busy |= self.pump(engine, methods, statistics)?;
         }
         Ok(busy)
@@ -226,12 +350,13 @@ impl Route {
     /// Whether [`Route::serve`] has something to look at.
     #[inline]
     pub(super) fn has_work(&mut self) -> bool {
-        !self.channel.receiver().is_empty() || self.wants_room() || !self.reaching.is_empty()
+        !self.channel.responses().is_empty() || self.wants_room() || self.may_release() || !self.reaching.is_empty()
     }
 
     /// Sends that are in the ring count as done when the target has the ring.
     #[inline]
     fn sent(&mut self, engine: &mut Engine<HostMemory>, command: &Command) {
+        self.messages_sent += 1;
         if self.accepted {
             engine.report(command, Ok(()));
         } else {
@@ -246,16 +371,8 @@ impl Route {
         methods: &Methods,
         statistics: &mut LocalStatistics,
     ) -> Result<bool, Broken> {
-        let mut moved = false;
-        while let Some(arrival) = self.aborts.front().copied() {
-            match self.channel.sender().push(&Request::Abort.record(0, [arrival, 0, 0, 0]), &[]) {
-                Ok(()) => drop(self.aborts.pop_front()),
-                Err(PushError::Full) => return Ok(moved),
-                Err(PushError::Broken | PushError::TooLong) => return Err(Broken),
-            }
-            moved = true;
-        }
-        // One part of a pulled message, then one command: neither can starve the other.
+        let mut moved = self.push_aborts()?;
+        // One part of a pulled message, then one command of each lane: none can starve the others.
         let mut more = true;
         while std::mem::take(&mut more) {
             if let Some(token) = self.pushes.front().copied() {
@@ -270,24 +387,62 @@ impl Route {
                 }
                 more |= sent;
             }
-            if let Some(command) = self.queue.front().copied() {
-                let begun = self.begun.take();
-                let attempt = self.attempt(engine, &command, begun, methods, statistics);
-                match attempt.inspect_err(|_| self.begun = begun)? {
-                    Attempt::Taken => {
-                        self.queue.pop_front();
-                        more = true;
-                    }
-                    Attempt::Part(started) => {
-                        more |= begun.is_none_or(|begun| started.sent > begun.sent);
-                        self.begun = Some(started);
-                    }
-                    Attempt::Full => {}
+            more |= self.pump_queue(engine, Lane::Transfers, methods, statistics)?;
+            more |= self.pump_queue(engine, Lane::Messages, methods, statistics)?;
+            if self.may_release()
+                && let Some(command) = self.held.pop_front()
+            {
+                let lane = self.lane_of(&command);
+                if self.queue(lane).commands.is_empty() {
+                    self.start(engine, &command, lane, methods, statistics)?;
+                } else {
+                    self.queue(lane).commands.push_back(command);
                 }
+                more = true;
             }
             moved |= more;
         }
         Ok(moved)
+    }
+
+    /// Tells the target of messages that do not come.
+    fn push_aborts(&mut self) -> Result<bool, Broken> {
+        let mut moved = false;
+        while let Some(arrival) = self.aborts.front().copied() {
+            match self.channel.transfers().push(&Request::Abort.record(0, [arrival, 0, 0, 0]), &[]) {
+                Ok(()) => drop(self.aborts.pop_front()),
+                Err(PushError::Full) => break,
+                Err(PushError::Broken | PushError::TooLong) => return Err(Broken),
+            }
+            moved = true;
+        }
+        Ok(moved)
+    }
+
+    /// Goes on with the first command that waits for room in a ring. True: some of it has found room.
+    fn pump_queue(
+        &mut self,
+        engine: &mut Engine<HostMemory>,
+        lane: Lane,
+        methods: &Methods,
+        statistics: &mut LocalStatistics,
+    ) -> Result<bool, Broken> {
+        let queue = self.queue(lane);
+        let Some(command) = queue.commands.front().copied() else { return Ok(false) };
+        let begun = queue.begun.take();
+        let attempt = self.attempt(engine, &command, lane, begun, methods, statistics);
+        let queue = self.queue(lane);
+        Ok(match attempt.inspect_err(|_| queue.begun = begun)? {
+            Attempt::Taken => {
+                queue.commands.pop_front();
+                true
+            }
+            Attempt::Part(started) => {
+                queue.begun = Some(started);
+                begun.is_none_or(|begun| started.sent > begun.sent)
+            }
+            Attempt::Full => false,
+        })
     }
 
     /// One part of a message that the target pulls. Whether there is more, and whether this one found room.
@@ -306,11 +461,14 @@ impl Route {
         let memory = engine.memory();
         let record = |sent: u32| Request::Data.record(0, [arrival, u64::from(sent), 0, 0]);
         let pushed = if handle::is_on_device(memory, &command) {
-            push_device(&mut self.channel, memory, &command, from, left, |after| record(sent + after))
+            if let Some(place) = memory.local_place(command.local) {
+                self.channel.make_known(place.kind);
+            }
+            push_device(self.channel.transfers(), memory, &command, from, left, |after| record(sent + after))
         } else {
             let part = left.min(LOCAL_FRAGMENT_BYTES as u32);
             let begun = self.pace.begin(methods, part as usize);
-            push_local(self.channel.sender(), &record(sent), memory, command.local, from, part as usize).map(|()| {
+            push_local(self.channel.transfers(), &record(sent), memory, command.local, from, part as usize).map(|()| {
                 self.pace.end(methods, begun, statistics);
                 part
             })
@@ -346,17 +504,15 @@ impl Route {
         &mut self,
         engine: &mut Engine<HostMemory>,
         command: &Command,
+        lane: Lane,
         begun: Option<Started>,
         methods: &Methods,
         statistics: &mut LocalStatistics,
     ) -> Result<Attempt, Broken> {
-        if self.is_fenced(command, begun) {
-            return Ok(Attempt::Full);
-        }
         if (engine.memory().uses_devices() || self.attachments.has_devices) && begun.is_none() {
-            return self.attempt_anywhere(engine, command, methods, statistics);
+            return self.attempt_anywhere(engine, command, lane, methods, statistics);
         }
-        self.attempt_plain(engine, command, begun, methods, statistics)
+        self.attempt_plain(engine, command, lane, begun, methods, statistics)
     }
 
     #[inline]
@@ -364,6 +520,7 @@ impl Route {
         &mut self,
         engine: &mut Engine<HostMemory>,
         command: &Command,
+        lane: Lane,
         begun: Option<Started>,
         methods: &Methods,
         statistics: &mut LocalStatistics,
@@ -372,10 +529,10 @@ impl Route {
             Operation::Send | Operation::TaggedSend | Operation::Datagram => {
                 self.attempt_send(engine, command, begun, methods, statistics)
             }
-            Operation::Write => self.attempt_write(engine, command, begun, methods, statistics),
-            Operation::Read => self.attempt_read(engine, command, methods, statistics),
+            Operation::Write => self.attempt_write(engine, command, lane, begun, methods, statistics),
+            Operation::Read => self.attempt_read(engine, command, lane, methods, statistics),
             Operation::Atomic | Operation::FetchAtomic | Operation::CompareAtomic => {
-                self.attempt_atomic(engine, command, statistics)
+                self.attempt_atomic(engine, command, lane, statistics)
             }
             // The engine's own, for packets.
             Operation::Done | Operation::Pull => Ok(Attempt::Taken),
@@ -404,10 +561,10 @@ impl Route {
         }
         if length > fragment_bytes(engine.memory(), command) as usize {
             let first = Request::Long.record(flags, words);
-            return self.attempt_parts(engine, command, begun, &first, methods, statistics);
+            return self.attempt_parts(engine, command, Lane::Messages, begun, &first, methods, statistics);
         }
         let record = Request::Send.record(flags, words);
-        match push_local(self.channel.sender(), &record, engine.memory(), command.local, command.offset, length) {
+        match push_local(self.channel.messages(), &record, engine.memory(), command.local, command.offset, length) {
             Ok(()) => {
                 statistics.eager += 1;
                 self.sent(engine, command);
@@ -434,10 +591,12 @@ impl Route {
     }
 
     /// A message or write in parts, one behind the other.
+    #[expect(clippy::too_many_arguments, reason = "what one attempt knows")]
     fn attempt_parts(
         &mut self,
         engine: &mut Engine<HostMemory>,
         command: &Command,
+        lane: Lane,
         begun: Option<Started>,
         first: &Record,
         methods: &Methods,
@@ -460,11 +619,11 @@ impl Route {
                 // It was refused, and its buffer is the user's again: the target counts the rest, and looks at none.
                 static NOTHING: [u8; PAYLOAD_MAX_BYTES] = [0; PAYLOAD_MAX_BYTES];
                 let rest = NOTHING.get(..part as usize).unwrap_or_default();
-                self.channel.sender().push(&record, rest).map_err(Unsent::from)
+                lane.sender(&mut self.channel).push(&record, rest).map_err(Unsent::from)
             } else {
                 let begun = self.pace.begin(methods, part as usize);
-                let pushed =
-                    push_local(self.channel.sender(), &record, engine.memory(), command.local, from, part as usize);
+                let sender = lane.sender(&mut self.channel);
+                let pushed = push_local(sender, &record, engine.memory(), command.local, from, part as usize);
                 if pushed.is_ok() {
                     self.pace.end(methods, begun, statistics);
                 }
@@ -487,7 +646,9 @@ impl Route {
             }
             started.sent += part;
         }
-        if !is_write {
+        if is_write {
+            self.went(command, lane, started.token);
+        } else {
             self.sent(engine, command);
         }
         Ok(Attempt::Taken)
@@ -513,8 +674,9 @@ impl Route {
         let token = self.waiting.insert(*command, State::Offered { readable: told.is_some() });
         let words = [command.address, command.immediate, record::length_and_token(command.length, token), 0];
         let payload = bytes.get(..told.unwrap_or(0)).unwrap_or_default();
-        match self.channel.sender().push(&Request::Offer.record(flags, words), payload) {
+        match self.channel.messages().push(&Request::Offer.record(flags, words), payload) {
             Ok(()) => {
+                self.messages_sent += 1;
                 statistics.offered += 1;
                 Ok(Attempt::Taken)
             }
@@ -549,12 +711,13 @@ impl Route {
         &mut self,
         engine: &mut Engine<HostMemory>,
         command: &Command,
+        lane: Lane,
         begun: Option<Started>,
         methods: &Methods,
         statistics: &mut LocalStatistics,
     ) -> Result<Attempt, Broken> {
         let flags = flags_of(command);
-        if begun.is_none() && flags & record::IMMEDIATE == 0 {
+        if begun.is_none() && lane == Lane::Transfers {
             if let Some(result) = self.attachments.write(&self.channel, engine, command) {
                 return Ok(Attempt::reached(engine, command, result, statistics));
             }
@@ -567,18 +730,19 @@ impl Route {
                 && let Some(told) = self.spans(engine, command, methods, &mut bytes)
             {
                 let payload = bytes.get(..told).unwrap_or_default();
-                return self.ask(command, State::Answer, Request::Write, flags | record::SPANS, words, payload);
+                return self.ask(command, lane, State::Answer, Request::Write, flags | record::SPANS, words, payload);
             }
             let first = Request::Write.record(flags, words);
-            return self.attempt_parts(engine, command, begun, &first, methods, statistics);
+            return self.attempt_parts(engine, command, lane, begun, &first, methods, statistics);
         }
         let token = self.waiting.insert(*command, State::Answer);
         let mut record = Request::Write.record(flags, words);
         record.words[2] = record::length_and_token(command.length, token);
         let length = command.length as usize;
-        let pushed = push_local(self.channel.sender(), &record, engine.memory(), command.local, command.offset, length);
-        match pushed {
+        let sender = lane.sender(&mut self.channel);
+        match push_local(sender, &record, engine.memory(), command.local, command.offset, length) {
             Ok(()) => {
+                self.went(command, lane, token);
                 statistics.through_target += 1;
                 Ok(Attempt::Taken)
             }
@@ -593,20 +757,23 @@ impl Route {
         &mut self,
         engine: &mut Engine<HostMemory>,
         command: &Command,
+        lane: Lane,
         methods: &Methods,
         statistics: &mut LocalStatistics,
     ) -> Result<Attempt, Broken> {
-        if let Some(result) = self.attachments.read(&self.channel, engine, command) {
-            return Ok(Attempt::reached(engine, command, result, statistics));
+        if lane == Lane::Transfers {
+            if let Some(result) = self.attachments.read(&self.channel, engine, command) {
+                return Ok(Attempt::reached(engine, command, result, statistics));
+            }
+            self.ask_for(command.key, command.peer);
         }
-        self.ask_for(command.key, command.peer);
         let words = [command.address, 0, u64::from(command.length), command.key];
         let mut bytes = [0; 16 * Spans::MAX];
         let told = self.spans(engine, command, methods, &mut bytes);
         let flags = if told.is_some() { record::SPANS } else { 0 };
         let payload = bytes.get(..told.unwrap_or(0)).unwrap_or_default();
         let state = if told.is_some() || command.length == 0 { State::Answer } else { State::Reading { received: 0 } };
-        let attempt = self.ask(command, state, Request::Read, flags, words, payload)?;
+        let attempt = self.ask(command, lane, state, Request::Read, flags, words, payload)?;
         statistics.through_target += u64::from(matches!(attempt, Attempt::Taken));
         Ok(attempt)
     }
@@ -615,12 +782,15 @@ impl Route {
         &mut self,
         engine: &mut Engine<HostMemory>,
         command: &Command,
+        lane: Lane,
         statistics: &mut LocalStatistics,
     ) -> Result<Attempt, Broken> {
-        if let Some(result) = self.attachments.atomic(&self.channel, engine, command) {
-            return Ok(Attempt::reached(engine, command, result, statistics));
+        if lane == Lane::Transfers {
+            if let Some(result) = self.attachments.atomic(&self.channel, engine, command) {
+                return Ok(Attempt::reached(engine, command, result, statistics));
+            }
+            self.ask_for(command.key, command.peer);
         }
-        self.ask_for(command.key, command.peer);
         let class = match command.operation {
             Operation::Atomic => 0,
             Operation::FetchAtomic => 1,
@@ -634,15 +804,17 @@ impl Route {
         }
         let words =
             [command.address, record::pack_atomic(command.atomic, class), u64::from(command.length), command.key];
-        let attempt = self.ask(command, State::Answer, Request::Atomic, 0, words, operands)?;
+        let attempt = self.ask(command, lane, State::Answer, Request::Atomic, 0, words, operands)?;
         statistics.through_target += u64::from(matches!(attempt, Attempt::Taken));
         Ok(attempt)
     }
 
     /// A request that is answered.
+    #[expect(clippy::too_many_arguments, reason = "a record and where it goes")]
     fn ask(
         &mut self,
         command: &Command,
+        lane: Lane,
         state: State,
         request: Request,
         flags: u8,
@@ -651,12 +823,28 @@ impl Route {
     ) -> Result<Attempt, Broken> {
         let token = self.waiting.insert(*command, state);
         words[2] = record::length_and_token(command.length, token);
-        match self.channel.sender().push(&request.record(flags, words), payload) {
-            Ok(()) => Ok(Attempt::Taken),
+        match lane.sender(&mut self.channel).push(&request.record(flags, words), payload) {
+            Ok(()) => {
+                self.went(command, lane, token);
+                Ok(Attempt::Taken)
+            }
             Err(error) => {
                 self.waiting.remove(token);
                 Attempt::failed(error)
             }
+        }
+    }
+
+    /// What will be answered is in a ring.
+    #[inline]
+    fn went(&mut self, command: &Command, lane: Lane, token: u32) {
+        if lane == Lane::Transfers {
+            return;
+        }
+        if matches!(command.operation, Operation::Send | Operation::TaggedSend) {
+            self.messages_sent += 1;
+        } else if command.has(CommandFlags::FENCE) {
+            self.behind_messages = Some((token, self.messages_sent));
         }
     }
 
@@ -667,7 +855,9 @@ impl Route {
         }
         let mut command = Command::new(Operation::Read, self.endpoint, peer);
         command.key = key;
-        if let Ok(Attempt::Taken) = self.ask(&command, State::Attach, Request::Attach, 0, [0, 0, 0, key], &[]) {
+        if let Ok(Attempt::Taken) =
+            self.ask(&command, Lane::Transfers, State::Attach, Request::Attach, 0, [0, 0, 0, key], &[])
+        {
             self.attachments.asked(key);
         }
     }
@@ -691,15 +881,21 @@ impl Route {
         methods: &Methods,
         statistics: &mut LocalStatistics,
     ) -> Result<bool, Broken> {
-        let Some(incoming) = self.channel.receiver().peek()? else { return Ok(false) };
+        let Some(incoming) = self.channel.responses().peek()? else { return Ok(false) };
         let record = incoming.record();
         let token = record.words[0] as u32;
+        if let Some((fenced, messages)) = self.behind_messages
+            && fenced == token
+        {
+            // The target takes messages in order: those before it are taken.
+            (self.messages_taken, self.behind_messages) = (messages, None);
+        }
         if bounce::is_question(token) {
             if Response::of(&record) != Some(Response::Answer) {
                 return Err(Broken);
             }
             self.bounces.answered(token, record.words[1] == 0);
-            self.channel.receiver().advance();
+            self.channel.responses().advance();
             return Ok(true);
         }
         let known = self.waiting.get_mut(token);
@@ -737,7 +933,7 @@ impl Route {
             }
             (Response::Pull, _) => {
                 // No target has more under way: one that pulls more does not mean it.
-                if self.aborts.len() >= LOCAL_QUESTIONS_MAX {
+                if self.aborts.len() >= LOCAL_OFFERS_MAX {
                     return Err(Broken);
                 }
                 self.aborts.push_back(record.words[1]);
@@ -780,20 +976,23 @@ impl Route {
             // What was given up is answered late.
             (Response::Answer | Response::Data | Response::Result, None) => {}
         }
-        self.channel.receiver().advance();
+        self.channel.responses().advance();
         Ok(true)
     }
 
     /// Cancels a command that the target has not seen, or not wanted yet.
     pub(super) fn cancel(&mut self, engine: &mut Engine<HostMemory>, context: u64) -> bool {
-        // The first one may be in the ring in part.
-        let skip = usize::from(self.begun.is_some());
         let wanted = |command: &Command| engine.context_of(command) == context && !command.has(CommandFlags::PART);
-        if let Some(place) = self.queue.iter().skip(skip).position(wanted)
-            && let Some(command) = self.queue.remove(place + skip)
-        {
-            engine.report(&command, Err(Failure::Cancelled));
-            return true;
+        let queues = [&mut self.messages, &mut self.transfers];
+        // The first one of a queue may be in its ring in part.
+        let parts = queues.map(|queue| (usize::from(queue.begun.is_some()), &mut queue.commands));
+        for (skip, commands) in parts.into_iter().chain([(0, &mut self.held)]) {
+            if let Some(place) = commands.iter().skip(skip).position(wanted)
+                && let Some(command) = commands.remove(place + skip)
+            {
+                engine.report(&command, Err(Failure::Cancelled));
+                return true;
+            }
         }
         let offered = |waiting: &Waiting| {
             engine.context_of(&waiting.command) == context && waiting.state == State::Offered { readable: false }
@@ -803,7 +1002,7 @@ impl Route {
             return false;
         };
         let words = [0, 0, record::length_and_token(0, token), 0];
-        if self.channel.sender().push(&Request::Withdraw.record(0, words), &[]).is_err() {
+        if self.channel.messages().push(&Request::Withdraw.record(0, words), &[]).is_err() {
             return false;
         }
         if let Some(waiting) = self.waiting.remove(token) {
@@ -819,7 +1018,7 @@ impl Route {
         };
         let Some(token) = self.waiting.find(readable) else { return };
         let words = [0, 0, record::length_and_token(0, token), 0];
-        if self.channel.sender().push(&Request::Withdraw.record(0, words), &[]).is_ok()
+        if self.channel.messages().push(&Request::Withdraw.record(0, words), &[]).is_ok()
             && let Some(waiting) = self.waiting.get_mut(token)
         {
             waiting.state = State::Withdrawn;
@@ -829,15 +1028,17 @@ impl Route {
     /// The channel ends: so does everything that was to go, or went, through it.
     pub(super) fn fail(&mut self, engine: &mut Engine<HostMemory>, failure: Failure) {
         self.reaching.drain(..).for_each(|reaching| reaching.finish(engine.memory_mut()));
-        // A write whose parts are on their way stands in the queue and waits for its answer: it is told of once.
-        if let Some(begun) = self.begun.take()
-            && begun.token != NO_TOKEN
-            && self.waiting.remove(begun.token).is_none()
-        {
-            self.queue.pop_front();
+        for lane in [Lane::Messages, Lane::Transfers] {
+            // A write whose parts are on their way stands in the queue and waits for its answer: it is told of once.
+            if let Some(begun) = self.queue(lane).begun.take()
+                && begun.token != NO_TOKEN
+                && self.waiting.remove(begun.token).is_none()
+            {
+                self.queue(lane).commands.pop_front();
+            }
         }
-        let queued = self.queue.drain(..).chain(self.unconfirmed.drain(..));
-        for command in queued {
+        let queued = self.messages.commands.drain(..).chain(self.transfers.commands.drain(..));
+        for command in queued.chain(self.held.drain(..)).chain(self.unconfirmed.drain(..)) {
             engine.report(&command, Err(failure));
         }
         while let Some(token) = self.waiting.find(|_| true) {

@@ -1,4 +1,7 @@
 //! The target's side of a channel: what a peer of the same node asks of this one. Nothing that it says is believed.
+//!
+//! Requests come in two rings ([`Lane`]). A message that the user has no room for stays at the head of the one, and all
+//! messages behind it wait; whatever can end that wait comes through the other, where nothing waits for the user.
 
 mod memory;
 mod transfer;
@@ -9,7 +12,8 @@ use weft_core::engine::Engine;
 use weft_core::engine::hall::{Arrival, ArrivalId, ArrivalVerdict, Begun, Delivery, MatchedArrival, Payload, Room};
 use weft_core::event::Failure;
 use weft_core::memory::{Access, Fault, Granted, LocalKey};
-use weft_link::shm::{Broken, Channel, PushError, Record};
+use weft_core::slab::Slab;
+use weft_link::shm::{Broken, PushError, Receiver, Record, TargetChannel};
 use weft_mem::attach::Span;
 use weft_mem::{HostMemory, Segment};
 
@@ -17,23 +21,25 @@ use super::LocalStatistics;
 use super::attachment::Granting;
 use super::handle::{Handles, Note, Pull, Pulled, Pulls, Reference};
 use super::record::{self, Request, Response, Spans};
-use crate::limits::{LOCAL_ATTACH_TO_DEVICE_MAX_BYTES, LOCAL_QUESTIONS_MAX, LOCAL_RECORDS_PER_ROUND};
+use crate::limits::{LOCAL_ATTACH_TO_DEVICE_MAX_BYTES, LOCAL_OFFERS_MAX, LOCAL_RECORDS_PER_ROUND};
 
 use memory::write_remote;
 
 /// A channel from an endpoint of this node.
 pub(super) struct Visitor {
-    pub(super) channel: Channel,
+    pub(super) channel: TargetChannel,
     /// Who comes, and to whom: what all its messages share. The rest is that of the last message.
     pub(super) arrival: Arrival,
-    /// Its next request must wait: completions have to be read, or receives posted, first.
+    /// Its next message must wait: completions have to be read, or receives posted, first.
     pub(super) blocked: bool,
     /// Its next request must wait for room for its answer.
     starved: bool,
+    /// The peer is gone, and messages that it had sent whole wait for the user: so many records are taken at most.
+    pub(super) orphan: Option<u32>,
     /// [`Visitor::owes`] may be true: short messages, which leave nothing behind, do not ask for it.
     may_owe: bool,
-    incoming: Incoming,
-    offers: Vec<Option<Offer>>,
+    incoming: Incomings,
+    offers: Slab<Offer>,
     /// Copies that this node does in the peer's memory.
     transfers: VecDeque<Transfer>,
     reads: VecDeque<Read>,
@@ -43,6 +49,40 @@ pub(super) struct Visitor {
     /// Copies from the peer's device memory.
     pub(super) pulls: Pulls,
     pulled: Vec<(Pull, Pulled)>,
+}
+
+/// A ring of requests.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Lane {
+    /// What may have to wait for the user, in order.
+    Messages,
+    /// What is always taken.
+    Transfers,
+}
+
+impl Lane {
+    #[inline]
+    fn receiver(self, channel: &mut TargetChannel) -> &mut Receiver {
+        match self {
+            Lane::Messages => channel.messages(),
+            Lane::Transfers => channel.transfers(),
+        }
+    }
+}
+
+/// What the next More of each lane belongs to.
+struct Incomings {
+    messages: Incoming,
+    transfers: Incoming,
+}
+
+impl Incomings {
+    fn of(&mut self, lane: Lane) -> &mut Incoming {
+        match lane {
+            Lane::Messages => &mut self.messages,
+            Lane::Transfers => &mut self.transfers,
+        }
+    }
 }
 
 /// What the next More belongs to.
@@ -163,7 +203,7 @@ impl Payload<HostMemory> for Bytes<'_> {
 }
 
 impl Visitor {
-    pub(super) fn new(channel: Channel, arrival: Arrival, handles: Handles) -> Visitor {
+    pub(super) fn new(channel: TargetChannel, arrival: Arrival, handles: Handles) -> Visitor {
         Visitor {
             pulls: Pulls::new(handles, channel.id()),
             pulled: Vec::new(),
@@ -171,9 +211,10 @@ impl Visitor {
             arrival,
             blocked: false,
             starved: false,
+            orphan: None,
             may_owe: true,
-            incoming: Incoming::Nothing,
-            offers: Vec::new(),
+            incoming: Incomings { messages: Incoming::Nothing, transfers: Incoming::Nothing },
+            offers: Slab::new(),
             transfers: VecDeque::new(),
             reads: VecDeque::new(),
             answers: VecDeque::new(),
@@ -189,7 +230,13 @@ impl Visitor {
     /// Whether [`Visitor::serve`] has something to do.
     #[inline]
     pub(super) fn has_work(&mut self) -> bool {
-        !self.channel.receiver().is_empty() || self.may_owe
+        !self.channel.messages().is_empty() || !self.channel.transfers().is_empty() || self.may_owe
+    }
+
+    /// The same, but for messages that wait for the user.
+    #[inline]
+    pub(super) fn can_go_on(&mut self) -> bool {
+        !self.blocked && !self.channel.messages().is_empty() || !self.channel.transfers().is_empty() || self.may_owe
     }
 
     /// Whether something goes on that no request brings further.
@@ -199,12 +246,26 @@ impl Visitor {
     }
 
     fn owes_something(&self) -> bool {
-        self.wants_room() || !(self.transfers.is_empty() && self.pulls.is_empty())
+        self.wants_room() || self.copies()
+    }
+
+    /// Whether copies go on, for which nobody is waited.
+    fn copies(&self) -> bool {
+        !(self.transfers.is_empty() && self.pulls.is_empty())
     }
 
     /// Whether answers wait for room.
-    pub(super) fn wants_room(&self) -> bool {
+    fn wants_room(&self) -> bool {
         self.starved || !(self.answers.is_empty() && self.reads.is_empty())
+    }
+
+    /// Says to the peer that this process sleeps. False: there is something to do after all.
+    pub(super) fn prepare_sleep(&mut self, wanted_room_bytes: usize) -> bool {
+        // What is blocked wakes when the user makes room, not when the peer does something.
+        let (wants_room, blocked, copies) = (self.wants_room(), self.blocked, self.copies());
+        let no_request =
+            self.channel.transfers().prepare_sleep() & (blocked || self.channel.messages().prepare_sleep());
+        no_request && !copies && (!wants_room || self.channel.responses().prepare_sleep(wanted_room_bytes))
     }
 
     /// Takes requests, and goes on with those that take longer. True: something happened.
@@ -215,30 +276,85 @@ impl Visitor {
         statistics: &mut LocalStatistics,
     ) -> Result<bool, Broken> {
         let mut busy = self.may_owe && self.flush()?;
+        (self.blocked, self.starved) = (false, false);
+        if !self.channel.transfers().is_empty() {
+            busy |= self.serve_transfers(engine, statistics)?;
+        }
         for _ in 0..LOCAL_RECORDS_PER_ROUND {
             if self.may_owe && !self.answers.is_empty() {
                 break;
             }
-            match self.request(engine, statistics)? {
+            match self.message(engine, statistics)? {
                 Some(Outcome::Taken) => {
-                    (self.blocked, self.starved) = (false, false);
                     busy = true;
+                    if !self.may_take_another() {
+                        break;
+                    }
                 }
                 Some(outcome) => {
                     self.blocked = outcome == Outcome::Blocked;
-                    self.starved = outcome == Outcome::NoRoom;
+                    self.starved |= outcome == Outcome::NoRoom;
                     break;
                 }
-                None => {
-                    self.blocked = false;
-                    break;
-                }
+                None => break,
             }
         }
         if self.may_owe {
             busy |= self.serve_owed(engine, statistics)?;
         }
         Ok(busy)
+    }
+
+    /// Takes requests that do not wait for the user. True: some were there.
+    #[inline(never)]
+    fn serve_transfers(
+        &mut self,
+        engine: &mut Engine<HostMemory>,
+        statistics: &mut LocalStatistics,
+    ) -> Result<bool, Broken> {
+        let mut busy = false;
+        for _ in 0..LOCAL_RECORDS_PER_ROUND {
+            if self.may_owe && !self.answers.is_empty() {
+                break;
+            }
+            let Some(record) = self.channel.transfers().peek()?.map(|incoming| incoming.record()) else { break };
+            match self.request(engine, statistics, Lane::Transfers, &record)? {
+                Outcome::Taken => busy = true,
+                outcome => {
+                    // An initiator that puts a message here that has to wait does not keep to the rules.
+                    if matches!(outcome, Outcome::Blocked | Outcome::Early) {
+                        return Err(Broken);
+                    }
+                    self.starved = true;
+                    break;
+                }
+            }
+        }
+        Ok(busy)
+    }
+
+    /// Counts the records of a peer that is gone: what it may still write there has an end.
+    #[inline]
+    fn may_take_another(&mut self) -> bool {
+        match &mut self.orphan {
+            None => true,
+            Some(left) => {
+                *left = left.saturating_sub(1);
+                *left > 0
+            }
+        }
+    }
+
+    /// The peer is gone. What it had sent whole stays until the user has room for it; true: there is such a thing.
+    pub(super) fn orphan(&mut self, engine: &mut Engine<HostMemory>, records: u32) -> bool {
+        if !self.blocked {
+            return false;
+        }
+        if self.orphan.is_none() {
+            self.orphan = Some(records);
+            self.fail(engine);
+        }
+        self.orphan != Some(0)
     }
 
     /// Goes on with what takes longer than one request.
@@ -265,7 +381,7 @@ impl Visitor {
     fn flush(&mut self) -> Result<bool, Broken> {
         let mut moved = false;
         while let Some(record) = self.answers.front() {
-            match self.channel.sender().push(record, &[]) {
+            match self.channel.responses().push(record, &[]) {
                 Ok(()) => drop(self.answers.pop_front()),
                 Err(PushError::Full) => break,
                 Err(PushError::Broken | PushError::TooLong) => return Err(Broken),
@@ -276,8 +392,11 @@ impl Visitor {
     }
 
     fn respond(&mut self, record: Record) -> Result<(), Broken> {
+        if self.orphan.is_some() {
+            return Ok(());
+        }
         if self.answers.is_empty() {
-            match self.channel.sender().push(&record, &[]) {
+            match self.channel.responses().push(&record, &[]) {
                 Ok(()) => return Ok(()),
                 Err(PushError::Full) => {}
                 Err(PushError::Broken | PushError::TooLong) => return Err(Broken),
@@ -292,15 +411,15 @@ impl Visitor {
         self.respond(Response::answer(token, result))
     }
 
-    /// Takes one request; `None`: there is none.
+    /// Takes one message; `None`: there is none.
     #[inline]
-    fn request(
+    fn message(
         &mut self,
         engine: &mut Engine<HostMemory>,
         statistics: &mut LocalStatistics,
     ) -> Result<Option<Outcome>, Broken> {
         let may_wait = self.may_owe && self.pulls.has_short();
-        let (arrival, receiver) = (&mut self.arrival, self.channel.receiver());
+        let (arrival, receiver) = (&mut self.arrival, self.channel.messages());
         let shown = receiver.show(|incoming| {
             let record = incoming.record();
             if record.kind != Request::Send as u8 || record.flags & record::DATAGRAM != 0 || may_wait {
@@ -317,16 +436,17 @@ impl Visitor {
             None => Ok(None),
             Some(Shown::Done(outcome)) => Ok(Some(outcome)),
             Some(Shown::Nonsense) => Err(Broken),
-            Some(Shown::Another(record)) => self.request_more(engine, statistics, &record).map(Some),
+            Some(Shown::Another(record)) => self.request(engine, statistics, Lane::Messages, &record).map(Some),
         }
     }
 
     /// Any request but a whole message that can be taken at once.
     #[inline(never)]
-    fn request_more(
+    fn request(
         &mut self,
         engine: &mut Engine<HostMemory>,
         statistics: &mut LocalStatistics,
+        lane: Lane,
         record: &Record,
     ) -> Result<Outcome, Broken> {
         let request = Request::of(record).ok_or(Broken)?;
@@ -336,16 +456,16 @@ impl Visitor {
         self.may_owe |= request != Request::Send;
         let outcome = match request {
             // A datagram: no other is left to this.
-            Request::Send => self.datagram(engine, record)?,
-            Request::Long => self.begin_long(engine, record)?,
-            Request::More => self.more(engine)?,
-            Request::Offer => self.offered(engine, record)?,
-            Request::Data => self.data(engine, record)?,
+            Request::Send => self.datagram(engine, lane, record)?,
+            Request::Long => self.begin_long(engine, lane, record)?,
+            Request::More => self.more(engine, lane)?,
+            Request::Offer => self.offered(engine, lane, record)?,
+            Request::Data => self.data(engine, lane, record)?,
             Request::Withdraw => self.withdraw(engine, record::token_of(record))?,
             Request::Abort => self.abort(engine, record.words[0]),
-            Request::Write => self.write(engine, record)?,
-            Request::Read => self.read(engine, record)?,
-            Request::Atomic => self.atomic(engine, record)?,
+            Request::Write => self.write(engine, lane, record)?,
+            Request::Read => self.read(engine, lane, record)?,
+            Request::Atomic => self.atomic(engine, lane, record)?,
             Request::Attach => {
                 let (token, key) = (record::token_of(record), record.words[3]);
                 if !self.granting.grant(&self.channel, engine, self.arrival.endpoint, token, key) {
@@ -355,15 +475,18 @@ impl Visitor {
             }
         };
         if outcome == Outcome::Taken {
-            self.channel.receiver().advance();
+            lane.receiver(&mut self.channel).advance();
             statistics.served += u64::from(matches!(request, Request::Write | Request::Read | Request::Atomic));
         }
         Ok(outcome)
     }
 
     /// A message that is lost where nobody waits for it.
-    fn datagram(&mut self, engine: &mut Engine<HostMemory>, record: &Record) -> Result<Outcome, Broken> {
-        let payload = self.payload()?;
+    fn datagram(&mut self, engine: &mut Engine<HostMemory>, lane: Lane, record: &Record) -> Result<Outcome, Broken> {
+        if record.flags & record::DATAGRAM == 0 {
+            return Err(Broken);
+        }
+        let payload = self.payload(lane)?;
         if record::length_of(record) as usize != payload.len() {
             return Err(Broken);
         }
@@ -376,24 +499,24 @@ impl Visitor {
 
     // ------------------------------------------------------------------ messages in parts
 
-    fn begin_long(&mut self, engine: &mut Engine<HostMemory>, record: &Record) -> Result<Outcome, Broken> {
+    fn begin_long(&mut self, engine: &mut Engine<HostMemory>, lane: Lane, record: &Record) -> Result<Outcome, Broken> {
         let length = record::length_of(record);
-        let part = self.payload()?.len() as u32;
-        if !matches!(self.incoming, Incoming::Nothing) || part == 0 || part >= length {
+        let part = self.payload(lane)?.len() as u32;
+        if !matches!(self.incoming.of(lane), Incoming::Nothing) || part == 0 || part >= length {
             return Err(Broken);
         }
         let arrival = message(&self.arrival, record);
-        self.incoming = match engine.begin_arrival(&arrival, false, 0) {
+        *self.incoming.of(lane) = match engine.begin_arrival(&arrival, false, 0) {
             Begun::Now(id) => Incoming::Message { id, length, received: 0 },
             Begun::NotReady => return Ok(Outcome::Blocked),
             Begun::Later(_) | Begun::Truncated | Begun::NoSuchEndpoint => Incoming::Skip { left: length },
         };
-        self.more(engine)
+        self.more(engine, lane)
     }
 
     /// A part of what is coming.
-    fn more(&mut self, engine: &mut Engine<HostMemory>) -> Result<Outcome, Broken> {
-        let from = match self.channel.receiver().peek()? {
+    fn more(&mut self, engine: &mut Engine<HostMemory>, lane: Lane) -> Result<Outcome, Broken> {
+        let from = match lane.receiver(&mut self.channel).peek()? {
             Some(incoming) => incoming.segment(),
             None => return Err(Broken),
         };
@@ -401,7 +524,8 @@ impl Visitor {
         if part == 0 {
             return Err(Broken);
         }
-        match &mut self.incoming {
+        let incoming = self.incoming.of(lane);
+        match incoming {
             Incoming::Nothing => return Err(Broken),
             Incoming::Message { id, length, received } => {
                 let (id, at, left) = (*id, *received, *length - *received);
@@ -411,10 +535,10 @@ impl Visitor {
                 *received += part;
                 if let Err(fault) = place(engine, id, u64::from(at), from) {
                     engine.end_arrival(id, Err(local(fault)));
-                    self.incoming = Incoming::Skip { left: left - part };
+                    *incoming = Incoming::Skip { left: left - part };
                 } else if part == left {
                     engine.end_arrival(id, Ok(()));
-                    self.incoming = Incoming::Nothing;
+                    *incoming = Incoming::Nothing;
                 }
             }
             Incoming::Write { write, received } => {
@@ -426,75 +550,84 @@ impl Visitor {
                 let result = write_remote(engine.memory_mut(), write.key, write.address, u64::from(at), from);
                 let left = write.length - at - part;
                 if result.is_err() || left == 0 {
-                    self.incoming = if left == 0 { Incoming::Nothing } else { Incoming::Skip { left } };
+                    *incoming = if left == 0 { Incoming::Nothing } else { Incoming::Skip { left } };
                     self.written(engine, &write, result)?;
                 }
             }
             Incoming::Skip { left } => {
                 *left = left.checked_sub(part).ok_or(Broken)?;
                 if *left == 0 {
-                    self.incoming = Incoming::Nothing;
+                    *incoming = Incoming::Nothing;
                 }
             }
         }
         Ok(Outcome::Taken)
     }
 
-    fn payload(&mut self) -> Result<Segment<'_>, Broken> {
-        self.channel.receiver().peek()?.map(|incoming| incoming.segment()).ok_or(Broken)
+    fn payload(&mut self, lane: Lane) -> Result<Segment<'_>, Broken> {
+        lane.receiver(&mut self.channel).peek()?.map(|incoming| incoming.segment()).ok_or(Broken)
     }
 
     // ------------------------------------------------------------------ messages that wait at their sender
 
-    fn offered(&mut self, engine: &mut Engine<HostMemory>, record: &Record) -> Result<Outcome, Broken> {
+    fn offered(&mut self, engine: &mut Engine<HostMemory>, lane: Lane, record: &Record) -> Result<Outcome, Broken> {
+        if self.orphan.is_some() {
+            // Nobody can bring it any more, nor was its sender told that it arrived.
+            return Ok(Outcome::Taken);
+        }
         let (length, token) = (record::length_of(record), record::token_of(record));
         let (mut spans, mut reference) = (None, None);
         if record.flags & record::SPANS != 0 {
-            spans = Some(self.spans(length)?);
+            spans = Some(self.spans(lane, length)?);
         } else if record.flags & record::HANDLE != 0 {
-            reference = Some(self.reference()?);
+            reference = Some(self.reference(lane)?);
         }
-        let free = self.offers.iter().position(Option::is_none).unwrap_or(self.offers.len());
-        if free >= LOCAL_QUESTIONS_MAX {
+        if self.offers.len() >= LOCAL_OFFERS_MAX {
             return Ok(Outcome::Blocked);
         }
         let arrival = message(&self.arrival, record);
-        let name = u64::from(self.channel.id().0) << 32 | free as u64;
         let waits = reference.is_none() || record.flags & record::TAKEN_OVER == 0;
+        let answer = record.flags & record::ANSWER != 0;
+        let index =
+            self.offers.insert(Offer { id: None, token, length, received: 0, pulled: false, answer, spans, reference });
+        let name = u64::from(self.channel.id().0) << 32 | u64::from(index);
         let (id, now) = match engine.begin_arrival(&arrival, waits, name) {
             Begun::Now(id) => (id, true),
             Begun::Later(id) => (id, false),
-            Begun::NotReady => return Ok(Outcome::Blocked),
-            // What is taken over is sent, whatever becomes of it.
-            Begun::Truncated if !waits => return self.answer(token, Ok(())).map(|()| Outcome::Taken),
-            Begun::Truncated => return self.answer(token, Err(Failure::LengthError)).map(|()| Outcome::Taken),
-            Begun::NoSuchEndpoint => return self.answer(token, Err(Failure::NoSuchEndpoint)).map(|()| Outcome::Taken),
+            over => {
+                self.offers.remove(index);
+                let result = match over {
+                    // What is taken over is sent, whatever becomes of it.
+                    Begun::Truncated if !waits => Ok(()),
+                    Begun::Truncated => Err(Failure::LengthError),
+                    Begun::NoSuchEndpoint => Err(Failure::NoSuchEndpoint),
+                    _ => return Ok(Outcome::Blocked),
+                };
+                return self.answer(token, result).map(|()| Outcome::Taken);
+            }
         };
-        let answer = record.flags & record::ANSWER != 0;
-        let offer = Offer { id: Some(id), token, length, received: 0, pulled: false, answer, spans, reference };
-        match self.offers.get_mut(free) {
-            Some(slot) => *slot = Some(offer),
-            None => self.offers.push(Some(offer)),
+        if let Some(offer) = self.offers.get_mut(index) {
+            offer.id = Some(id);
         }
         if now {
-            self.pull(engine, free as u32)?;
+            self.pull(engine, index)?;
         }
         Ok(Outcome::Taken)
     }
 
     /// The spans that a payload names.
-    fn spans(&mut self, length: u32) -> Result<Vec<Span>, Broken> {
+    fn spans(&mut self, lane: Lane, length: u32) -> Result<Vec<Span>, Broken> {
         let mut bytes = [0; 16 * Spans::MAX];
-        let payload = self.payload()?;
+        let payload = self.payload(lane)?;
         let into = bytes.get_mut(..payload.len()).ok_or(Broken)?;
         let _same_length = payload.copy_to(into);
         Spans::from_bytes(into, length).ok_or(Broken)
     }
 
     /// The place in the peer's device memory that a payload names.
-    fn reference(&mut self) -> Result<Reference, Broken> {
+    fn reference(&mut self, lane: Lane) -> Result<Reference, Broken> {
         let mut bytes = [0; Reference::BYTES];
-        let payload = self.payload()?;
+        let payload = self.payload(lane)?;
         let same_length = payload.copy_to(&mut bytes);
         same_length.then(|| Reference::from_bytes(&bytes)).flatten().ok_or(Broken)
     }
@@ -516,7 +649,7 @@ impl Visitor {
         let mut pulled = std::mem::take(&mut self.pulled);
         let busy = self.pulls.serve(engine, &mut pulled);
         for (pull, outcome) in pulled.drain(..) {
-            let Some(Some(offer)) = self.offers.get_mut(pull.index as usize) else { continue };
+            let Some(offer) = self.offers.get_mut(pull.index) else { continue };
             if offer.id != Some(pull.id) || offer.reference != Some(pull.reference) {
                 continue;
             }
@@ -525,7 +658,7 @@ impl Visitor {
                 Pulled::Done => {
                     statistics.by_handle += u64::from(!bounced);
                     statistics.bounced += u64::from(bounced);
-                    self.forget(pull.index);
+                    self.offers.remove(pull.index);
                     engine.end_arrival(pull.id, Ok(()));
                     self.answer(pull.token, Ok(()))?;
                     continue;
@@ -544,11 +677,11 @@ impl Visitor {
 
     /// Gets a message that is wanted.
     fn pull(&mut self, engine: &mut Engine<HostMemory>, index: u32) -> Result<(), Broken> {
-        let Some(Some(offer)) = self.offers.get_mut(index as usize) else { return Ok(()) };
+        let Some(offer) = self.offers.get_mut(index) else { return Ok(()) };
         offer.pulled = true;
         if offer.length == 0 {
             let (id, token) = (offer.id.take(), offer.token);
-            self.forget(index);
+            self.offers.remove(index);
             if let Some(id) = id {
                 engine.end_arrival(id, Ok(()));
             }
@@ -576,19 +709,10 @@ impl Visitor {
         self.respond(Response::Pull.record(u64::from(token), u64::from(index)))
     }
 
-    fn forget(&mut self, index: u32) {
-        if let Some(slot) = self.offers.get_mut(index as usize) {
-            *slot = None;
-        }
-        while matches!(self.offers.last(), Some(None)) {
-            self.offers.pop();
-        }
-    }
-
     /// A message that waited is wanted now, or never will be.
     pub(super) fn matched(&mut self, engine: &mut Engine<HostMemory>, matched: &MatchedArrival) -> Result<(), Broken> {
         let index = matched.token as u32;
-        let Some(Some(offer)) = self.offers.get(index as usize).filter(|_| true) else {
+        let Some(offer) = self.offers.get(index) else {
             engine.end_arrival(matched.id, Err(Failure::Aborted));
             return Ok(());
         };
@@ -602,19 +726,19 @@ impl Visitor {
             ArrivalVerdict::Refuse(failure) => Err(failure),
         };
         let token = offer.token;
-        self.forget(index);
+        self.offers.remove(index);
         engine.end_arrival(matched.id, result);
         self.answer(token, result)
     }
 
     /// A part of a message that was pulled.
-    fn data(&mut self, engine: &mut Engine<HostMemory>, record: &Record) -> Result<Outcome, Broken> {
+    fn data(&mut self, engine: &mut Engine<HostMemory>, lane: Lane, record: &Record) -> Result<Outcome, Broken> {
         let index = u32::try_from(record.words[0]).map_err(|_| Broken)?;
-        let from = match self.channel.receiver().peek()? {
+        let from = match lane.receiver(&mut self.channel).peek()? {
             Some(incoming) => incoming.segment(),
             None => return Err(Broken),
         };
-        let Some(Some(offer)) = self.offers.get_mut(index as usize) else { return Err(Broken) };
+        let Some(offer) = self.offers.get_mut(index) else { return Err(Broken) };
         let part = from.len() as u32;
         let left = offer.length - offer.received;
         let fetched = offer.spans.is_some() || offer.reference.is_some();
@@ -632,7 +756,7 @@ impl Visitor {
             return Ok(Outcome::Taken);
         }
         let (id, token, answer) = (offer.id, offer.token, offer.answer);
-        self.forget(index);
+        self.offers.remove(index);
         if let Some(id) = id {
             engine.end_arrival(id, Ok(()));
         }
@@ -645,11 +769,10 @@ impl Visitor {
 
     /// The peer takes an offer back that was not pulled yet. One that could be read it gives up only when it is told so.
     fn withdraw(&mut self, engine: &mut Engine<HostMemory>, token: u32) -> Result<Outcome, Broken> {
-        let withdrawn = |offer: &Option<Offer>| offer.as_ref().is_some_and(|o| o.token == token && !o.pulled);
-        if let Some(index) = self.offers.iter().position(withdrawn) {
-            let readable = |offer: &Offer| offer.spans.is_some() || offer.reference.is_some();
-            let waits = self.offers.get(index).and_then(Option::as_ref).is_some_and(readable);
-            self.abort(engine, index as u64);
+        let withdrawn = self.offers.iter().find(|(_, offer)| offer.token == token && !offer.pulled);
+        if let Some((index, offer)) = withdrawn {
+            let waits = offer.spans.is_some() || offer.reference.is_some();
+            self.abort(engine, u64::from(index));
             if waits {
                 self.answer(token, Err(Failure::Cancelled))?;
             }
@@ -659,7 +782,7 @@ impl Visitor {
 
     /// A message does not come after all.
     fn abort(&mut self, engine: &mut Engine<HostMemory>, index: u64) -> Outcome {
-        let offer = usize::try_from(index).ok().and_then(|index| self.offers.get_mut(index)).and_then(Option::take);
+        let offer = u32::try_from(index).ok().and_then(|index| self.offers.remove(index));
         let Some(offer) = offer else { return Outcome::Taken };
         if offer.spans.is_some() {
             // The next offer in this place must not be taken for it.
@@ -674,27 +797,30 @@ impl Visitor {
     /// Writes with immediate data that are under way: each holds a place in the queue of its endpoint.
     pub(super) fn notices_under_way(&self) -> usize {
         let is_notice = |write: &Write| write.immediate.is_some();
-        let incoming = matches!(&self.incoming, Incoming::Write { write, .. } if is_notice(write));
+        let incoming = |incoming: &Incoming| matches!(incoming, Incoming::Write { write, .. } if is_notice(write));
         let copied = |transfer: &&Transfer| matches!(&transfer.what, Copying::Write(write, _) if is_notice(write));
-        usize::from(incoming) + self.transfers.iter().filter(copied).count()
+        let incoming = [&self.incoming.messages, &self.incoming.transfers].into_iter().filter(|i| incoming(i)).count();
+        incoming + self.transfers.iter().filter(copied).count()
     }
 
     /// The peer is gone: what it began does not end well.
     pub(super) fn fail(&mut self, engine: &mut Engine<HostMemory>) {
         self.pulls.close(engine);
-        match std::mem::replace(&mut self.incoming, Incoming::Nothing) {
-            Incoming::Message { id, .. } => engine.end_arrival(id, Err(Failure::Aborted)),
-            Incoming::Write { write, .. } if write.immediate.is_some() => {
-                engine.unreserve_remote_write(self.arrival.endpoint);
+        for lane in [Lane::Messages, Lane::Transfers] {
+            match std::mem::replace(self.incoming.of(lane), Incoming::Nothing) {
+                Incoming::Message { id, .. } => engine.end_arrival(id, Err(Failure::Aborted)),
+                Incoming::Write { write, .. } if write.immediate.is_some() => {
+                    engine.unreserve_remote_write(self.arrival.endpoint);
+                }
+                Incoming::Nothing | Incoming::Skip { .. } | Incoming::Write { .. } => {}
             }
-            Incoming::Nothing | Incoming::Skip { .. } | Incoming::Write { .. } => {}
         }
         for transfer in self.transfers.drain(..) {
             if let Copying::Write(Write { immediate: Some(_), .. }, _) = transfer.what {
                 engine.unreserve_remote_write(self.arrival.endpoint);
             }
         }
-        for offer in self.offers.drain(..).flatten() {
+        for (_, offer) in std::mem::take(&mut self.offers).iter() {
             if let Some(id) = offer.id {
                 engine.end_arrival(id, Err(Failure::Aborted));
             }

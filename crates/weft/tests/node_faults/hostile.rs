@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use weft::{Access, Address, CompletionKind, Domain, Fabric, Level, Options, Progress, RemoteAddress};
-use weft_link::shm::{Channel, Hello, Node as Meeting, NodeEvent, Record};
+use weft_link::shm::{Channel, Hello, InitiatorChannel, Node as Meeting, NodeEvent, Record, TargetChannel};
 
 use crate::child::{self, Process};
 use crate::common::Raise;
@@ -20,9 +20,59 @@ use crate::traffic::{self, Arena, Node, WINDOW, address_from_text, address_to_te
 use crate::{PATIENCE, number};
 
 /// Where a channel's control words and slots end, about: what is behind is only payload.
-const HOT_BYTES: u64 = 160 << 10;
+const HOT_BYTES: u64 = 230 << 10;
 /// A request of the first kind of each side; there are fewer than this many.
 const KINDS: u64 = 13;
+
+/// A side of a channel.
+enum Side {
+    Initiator(InitiatorChannel),
+    Target(TargetChannel),
+}
+
+impl Side {
+    fn channel(&self) -> &Channel {
+        match self {
+            Side::Initiator(channel) => channel,
+            Side::Target(channel) => channel,
+        }
+    }
+
+    fn is_initiator(&self) -> bool {
+        matches!(self, Side::Initiator(_))
+    }
+
+    /// Puts a record into the ring where it belongs, or into the other.
+    fn push(&mut self, random: u64, record: &Record, payload: &[u8]) {
+        let _ = match self {
+            Side::Target(channel) => channel.responses().push(record, payload),
+            Side::Initiator(channel) => {
+                let is_transfer = matches!(record.kind, 3 | 5 | 7..=11);
+                let right = !random.is_multiple_of(16);
+                if is_transfer == right {
+                    channel.transfers().push(record, payload)
+                } else {
+                    channel.messages().push(record, payload)
+                }
+            }
+        };
+    }
+
+    /// The next record that came.
+    fn take(&mut self) -> Option<Record> {
+        let receivers = match self {
+            Side::Initiator(channel) => return take(channel.responses()),
+            Side::Target(channel) => channel,
+        };
+        take(receivers.messages()).or_else(|| take(receivers.transfers()))
+    }
+}
+
+fn take(receiver: &mut weft_link::shm::Receiver) -> Option<Record> {
+    let record = receiver.peek().ok()??.record();
+    receiver.advance();
+    Some(record)
+}
 
 struct Scribbler {
     seed: u64,
@@ -149,26 +199,25 @@ impl Scribbler {
     }
 
     /// Does as an honest one does, for the most part.
-    fn behave(&mut self, channel: &mut Channel) {
-        if channel.is_initiator() {
+    fn behave(&mut self, side: &mut Side) {
+        if side.is_initiator() {
             for _ in 0..self.random() % 6 {
                 let (record, payload) = self.plausible();
-                let _ = channel.sender().push(&record, &payload);
+                // Honest as to the ring, too.
+                side.push(1, &record, &payload);
             }
         }
         for _ in 0..self.random() % 16 {
-            let Ok(Some(incoming)) = channel.receiver().peek() else { return };
-            let question = incoming.record();
-            channel.receiver().advance();
+            let Some(question) = side.take() else { return };
             let token = question.words[2] >> 32;
-            let (kind, words, length) = match (channel.is_initiator(), question.kind) {
+            let (kind, words, length) = match (side.is_initiator(), question.kind) {
                 // Pulled: a part of it, or it is given up.
                 (true, 2) if self.random().is_multiple_of(2) => {
                     (5, [question.words[1], 0, 0, 0], 1 + self.random() % 9000)
                 }
                 (true, 2) => (7, [question.words[1], 0, 0, 0], 0),
                 (false, 11) => {
-                    self.grant(channel, token);
+                    self.grant(side.channel(), token);
                     continue;
                 }
                 (false, 4) => (2, [token, self.random() % 2000, 0, 0], 0),
@@ -176,16 +225,16 @@ impl Scribbler {
                 (false, 8 | 10) => (1, [token, self.random() % 12, 0, 0], 0),
                 _ => continue,
             };
-            let _ = channel.sender().push(&Record { kind, flags: 0, words }, &vec![7; length as usize]);
+            side.push(1, &Record { kind, flags: 0, words }, &vec![7; length as usize]);
         }
     }
 
     /// Says something to whoever is at the other end.
-    fn speak(&mut self, channel: &mut Channel) {
+    fn speak(&mut self, side: &mut Side) {
         for _ in 0..self.random() % 6 {
             let (record, payload) = self.record();
             // What there is no room for, or what our own copy of the ring forbids, is not said.
-            let _ = channel.sender().push(&record, &payload);
+            side.push(self.random(), &record, &payload);
         }
         if self.random().is_multiple_of(3) {
             return;
@@ -193,24 +242,23 @@ impl Scribbler {
         // Answers to questions, right in the name at least.
         let mut questions = Vec::new();
         while questions.len() < 16
-            && let Ok(Some(incoming)) = channel.receiver().peek()
+            && let Some(record) = side.take()
         {
-            questions.push(incoming.record());
-            channel.receiver().advance();
+            questions.push(record);
         }
         for question in questions {
             let token = question.words[2] >> 32;
             // A question for memory is often answered with some.
             if question.kind == 11 && !self.random().is_multiple_of(4) {
-                self.grant(channel, token);
+                self.grant(side.channel(), token);
                 continue;
             }
             let code = if self.random().is_multiple_of(2) { 0 } else { self.wild() };
             let words = [token, code, self.wild(), self.wild()];
             let kind = (1 + self.random() % 5) as u8;
             let length = self.random() as usize % 20_000;
-            let _ = channel.sender().push(&Record { kind, flags: 0, words }, &vec![7; length]);
-            self.grant(channel, token);
+            side.push(self.random(), &Record { kind, flags: 0, words }, &vec![7; length]);
+            self.grant(side.channel(), token);
         }
     }
 
@@ -301,7 +349,7 @@ pub(crate) fn hostile(arguments: &[String]) {
     let mut meeting = Meeting::open(own).unwrap();
     let mut strangers: Vec<OwnedFd> = Vec::new();
     // Channels, and where words go into each; from 5 on it is talked to for a while.
-    let mut channels: Vec<(Channel, u64)> = Vec::new();
+    let mut channels: Vec<(Side, u64)> = Vec::new();
     let mut events = Vec::new();
     let mut rounds = 0u64;
     while (scribbler.left > 0 || !noticed.load(Ordering::Relaxed)) && !over.load(Ordering::Relaxed) {
@@ -310,20 +358,20 @@ pub(crate) fn hostile(arguments: &[String]) {
         for event in events.drain(..) {
             match event {
                 NodeEvent::Accepted(channel, _) => {
-                    let mut channel = channel;
+                    let mut side = Side::Target(channel);
                     if !scribbler.random().is_multiple_of(4) {
-                        let _ = channel.sender().push(&Record { kind: 5, flags: 0, words: [0; 4] }, &[]);
+                        side.push(1, &Record { kind: 5, flags: 0, words: [0; 4] }, &[]);
                     }
-                    channels.push((channel, scribbler.random() % 10));
+                    channels.push((side, scribbler.random() % 10));
                 }
                 NodeEvent::Closed(id) => {
                     meeting.close(id);
-                    channels.retain(|(channel, _)| channel.id() != id);
+                    channels.retain(|(side, _)| side.channel().id() != id);
                 }
                 NodeEvent::Note { .. } => {}
             }
         }
-        if channels.iter().filter(|(channel, _)| channel.is_initiator()).count() < 4 {
+        if channels.iter().filter(|(side, _)| side.is_initiator()).count() < 4 {
             let mut source = Address { socket: own, endpoint: 1 };
             let mut target_endpoint = victim.endpoint;
             let mut session = session;
@@ -336,26 +384,26 @@ pub(crate) fn hostile(arguments: &[String]) {
             let words = [scribbler.wild(), scribbler.wild(), 0, 0];
             let hello = Hello { source: source.to_bytes(), target_endpoint, session, words };
             if let Ok(channel) = meeting.connect(victim.socket, &hello) {
-                channels.push((channel, scribbler.random() % 10));
+                channels.push((Side::Initiator(channel), scribbler.random() % 10));
             }
         }
         if channels.len() > 12 {
-            let (channel, _) = channels.swap_remove(scribbler.random() as usize % 12);
-            meeting.close(channel.id());
+            let (side, _) = channels.swap_remove(scribbler.random() as usize % 12);
+            meeting.close(side.channel().id());
         }
-        for (channel, where_to) in &mut channels {
+        for (side, where_to) in &mut channels {
             if *where_to < 5 {
-                scribbler.speak(channel);
-                scribbler.scribble(channel, *where_to, 64);
+                scribbler.speak(side);
+                scribbler.scribble(side.channel(), *where_to, 64);
             } else {
-                scribbler.behave(channel);
+                scribbler.behave(side);
             }
             if scribbler.random().is_multiple_of(256) {
                 *where_to = scribbler.random() % 7;
             }
             let note: Vec<u8> = (0..scribbler.random() % 40).map(|_| scribbler.random() as u8).collect();
             if scribbler.random().is_multiple_of(8) {
-                let _ = channel.note(&note, &[]);
+                let _ = side.channel().note(&note, &[]);
             }
         }
         if rounds.is_multiple_of(4) {

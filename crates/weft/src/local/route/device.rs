@@ -1,6 +1,6 @@
 //! What a route does with memory of devices, its own or the target's, so that no byte passes through the host.
 
-use weft_core::command::{Command, CommandFlags, Level, Operation};
+use weft_core::command::{Command, Level, Operation};
 use weft_core::engine::Engine;
 use weft_core::memory::Access;
 use weft_link::shm::Broken;
@@ -10,7 +10,7 @@ use weft_mem::device::Handle;
 use super::super::handle::{self, DeviceNote, Handles, Reached, Reference};
 use super::super::record::{self, Request};
 use super::super::{LocalStatistics, Methods};
-use super::{Attempt, Route, State, flags_of};
+use super::{Attempt, Lane, Route, State, flags_of};
 use crate::limits::{LOCAL_BOUNCE_BYTES, LOCAL_BOUNCE_MIN_BYTES, LOCAL_EAGER_MAX_BYTES};
 
 impl Route {
@@ -20,10 +20,11 @@ impl Route {
         &mut self,
         engine: &mut Engine<HostMemory>,
         command: &Command,
+        lane: Lane,
         methods: &Methods,
         statistics: &mut LocalStatistics,
     ) -> Result<Attempt, Broken> {
-        if let Some(attempt) = self.attempt_device(engine, command, statistics)? {
+        if let Some(attempt) = self.attempt_device(engine, command, lane, statistics)? {
             return Ok(attempt);
         }
         if handle::is_on_device(engine.memory(), command)
@@ -32,7 +33,7 @@ impl Route {
             self.channel.make_known(place.kind);
         }
         let direct = statistics.direct;
-        let attempt = self.attempt_plain(engine, command, None, methods, statistics)?;
+        let attempt = self.attempt_plain(engine, command, lane, None, methods, statistics)?;
         let goes = !matches!(attempt, Attempt::Full) && statistics.direct == direct;
         statistics.staged += u64::from(goes && handle::is_on_device(engine.memory(), command));
         Ok(attempt)
@@ -43,14 +44,17 @@ impl Route {
         &mut self,
         engine: &mut Engine<HostMemory>,
         command: &Command,
+        lane: Lane,
         statistics: &mut LocalStatistics,
     ) -> Result<Option<Attempt>, Broken> {
         let length = command.length as usize;
         match command.operation {
-            Operation::Write if !command.has(CommandFlags::IMMEDIATE) => {
+            Operation::Write if lane == Lane::Transfers => {
                 return Ok(self.reach_device(engine, command, Access::REMOTE_WRITE, statistics));
             }
-            Operation::Read => return Ok(self.reach_device(engine, command, Access::REMOTE_READ, statistics)),
+            Operation::Read if lane == Lane::Transfers => {
+                return Ok(self.reach_device(engine, command, Access::REMOTE_READ, statistics));
+            }
             _ => {}
         }
         if !matches!(command.operation, Operation::Send | Operation::TaggedSend)
@@ -82,7 +86,7 @@ impl Route {
         }
         let words = [command.address, command.immediate, 0, 0];
         let state = State::Offered { readable: true };
-        let attempt = self.ask(command, state, Request::Offer, flags, words, &reference.to_bytes())?;
+        let attempt = self.ask(command, Lane::Messages, state, Request::Offer, flags, words, &reference.to_bytes())?;
         statistics.offered += u64::from(matches!(attempt, Attempt::Taken));
         Ok(attempt)
     }
@@ -147,14 +151,15 @@ impl Route {
         command: &Command,
         statistics: &mut LocalStatistics,
     ) -> Result<Option<Attempt>, Broken> {
-        if !self.channel.sender().has_room(Reference::BYTES) {
+        if !self.channel.messages().has_room(Reference::BYTES) {
             return Ok(Some(Attempt::Full));
         }
         let Some(bounced) = self.bounces.take(&self.channel, engine.memory_mut(), command) else { return Ok(None) };
         let flags = offer_flags(command) | record::TAKEN_OVER;
         let words = [command.address, command.immediate, 0, 0];
         let state = State::Bounced { slot: bounced.slot };
-        let attempt = self.ask(command, state, Request::Offer, flags, words, &bounced.reference.to_bytes())?;
+        let attempt =
+            self.ask(command, Lane::Messages, state, Request::Offer, flags, words, &bounced.reference.to_bytes())?;
         if matches!(attempt, Attempt::Taken) {
             statistics.bounced += 1;
         } else {

@@ -11,11 +11,16 @@ use weft_mem::{HostMemory, Segment};
 
 use super::super::LocalStatistics;
 use super::super::record::{self, Response};
-use super::{Copying, Incoming, Outcome, Read, Transfer, Visitor, Write};
+use super::{Copying, Incoming, Lane, Outcome, Read, Transfer, Visitor, Write};
 use crate::limits::{LOCAL_FRAGMENT_BYTES, LOCAL_QUESTIONS_MAX};
 
 impl Visitor {
-    pub(super) fn write(&mut self, engine: &mut Engine<HostMemory>, record: &Record) -> Result<Outcome, Broken> {
+    pub(super) fn write(
+        &mut self,
+        engine: &mut Engine<HostMemory>,
+        lane: Lane,
+        record: &Record,
+    ) -> Result<Outcome, Broken> {
         let write = Write {
             token: record::token_of(record),
             key: record.words[3],
@@ -24,8 +29,8 @@ impl Visitor {
             immediate: record::immediate_of(record),
         };
         let by_spans = record.flags & record::SPANS != 0;
-        let part = self.payload()?.len() as u32;
-        if !matches!(self.incoming, Incoming::Nothing)
+        let part = self.payload(lane)?.len() as u32;
+        if !matches!(self.incoming.of(lane), Incoming::Nothing)
             || !by_spans && (part > write.length || part == 0 && write.length > 0)
         {
             return Err(Broken);
@@ -33,16 +38,17 @@ impl Visitor {
         let allowed = engine.memory().remote(write.key, write.address, u64::from(write.length), Access::REMOTE_WRITE);
         if let Err(fault) = allowed {
             if !by_spans && part < write.length {
-                self.incoming = Incoming::Skip { left: write.length - part };
+                *self.incoming.of(lane) = Incoming::Skip { left: write.length - part };
             }
             self.answer(write.token, Err(record::failure_of(fault)))?;
             return Ok(Outcome::Taken);
         }
         // Nonsense is found before a place is reserved.
-        let spans = if by_spans { Some(self.spans(write.length)?) } else { None };
-        if self.transfers.len() >= LOCAL_QUESTIONS_MAX
-            || write.immediate.is_some() && !engine.reserve_remote_write(self.arrival.endpoint)
-        {
+        let spans = if by_spans { Some(self.spans(lane, write.length)?) } else { None };
+        if self.transfers.len() >= LOCAL_QUESTIONS_MAX {
+            return Ok(Outcome::NoRoom);
+        }
+        if write.immediate.is_some() && !engine.reserve_remote_write(self.arrival.endpoint) {
             return Ok(Outcome::Blocked);
         }
         if let Some(spans) = spans {
@@ -53,8 +59,8 @@ impl Visitor {
             self.written(engine, &write, Ok(()))?;
             return Ok(Outcome::Taken);
         }
-        self.incoming = Incoming::Write { write, received: 0 };
-        self.more(engine)
+        *self.incoming.of(lane) = Incoming::Write { write, received: 0 };
+        self.more(engine, lane)
     }
 
     /// A write is complete, or has failed.
@@ -75,12 +81,17 @@ impl Visitor {
         self.answer(write.token, result.map_err(record::failure_of))
     }
 
-    pub(super) fn read(&mut self, engine: &mut Engine<HostMemory>, record: &Record) -> Result<Outcome, Broken> {
+    pub(super) fn read(
+        &mut self,
+        engine: &mut Engine<HostMemory>,
+        lane: Lane,
+        record: &Record,
+    ) -> Result<Outcome, Broken> {
         let (token, length) = (record::token_of(record), record::length_of(record));
         let read = Read { token, key: record.words[3], address: record.words[0], length, sent: 0 };
-        let spans = if record.flags & record::SPANS != 0 { Some(self.spans(length)?) } else { None };
+        let spans = if record.flags & record::SPANS != 0 { Some(self.spans(lane, length)?) } else { None };
         if self.reads.len() + self.transfers.len() >= LOCAL_QUESTIONS_MAX {
-            return Ok(Outcome::Blocked);
+            return Ok(Outcome::NoRoom);
         }
         let allowed = engine.memory().remote(read.key, read.address, u64::from(length), Access::REMOTE_READ);
         if let Err(fault) = allowed {
@@ -119,7 +130,7 @@ impl Visitor {
                 _ => LOCAL_FRAGMENT_BYTES,
             };
             let part = (read.length - read.sent).min(fragment as u32);
-            let mut claim = match self.channel.sender().claim(part as usize) {
+            let mut claim = match self.channel.responses().claim(part as usize) {
                 Ok(claim) => claim,
                 Err(PushError::Full) => return Ok(moved),
                 Err(PushError::Broken | PushError::TooLong) => return Err(Broken),
@@ -146,10 +157,15 @@ impl Visitor {
         Ok(moved)
     }
 
-    pub(super) fn atomic(&mut self, engine: &mut Engine<HostMemory>, record: &Record) -> Result<Outcome, Broken> {
+    pub(super) fn atomic(
+        &mut self,
+        engine: &mut Engine<HostMemory>,
+        lane: Lane,
+        record: &Record,
+    ) -> Result<Outcome, Broken> {
         let token = record::token_of(record);
         // The room for the answer comes first: an atomic must not be executed twice.
-        match self.channel.sender().claim(ATOMIC_MAX_BYTES as usize) {
+        match self.channel.responses().claim(ATOMIC_MAX_BYTES as usize) {
             Ok(_room) => {}
             Err(PushError::Full) => return Ok(Outcome::NoRoom),
             Err(PushError::Broken | PushError::TooLong) => return Err(Broken),
@@ -162,7 +178,7 @@ impl Visitor {
             _ => return Err(Broken),
         };
         let mut bytes = [0; ATOMIC_MAX_BYTES as usize];
-        let payload = self.payload()?;
+        let payload = self.payload(lane)?;
         let operands = bytes.get_mut(..payload.len()).ok_or(Broken)?;
         let _same_length = payload.copy_to(operands);
         let mut results = [0; ATOMIC_MAX_BYTES as usize];
@@ -190,7 +206,7 @@ impl Visitor {
                     return Ok(Outcome::Taken);
                 }
                 let results = results.get(..element_bytes).unwrap_or_default();
-                match self.channel.sender().push(&Response::Result.record(u64::from(token), 0), results) {
+                match self.channel.responses().push(&Response::Result.record(u64::from(token), 0), results) {
                     Ok(()) => Ok(Outcome::Taken),
                     Err(_) => Err(Broken),
                 }

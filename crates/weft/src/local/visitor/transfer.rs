@@ -24,8 +24,8 @@ impl Visitor {
         let pid = self.channel.peer_pid();
         let done = transfer.done;
         let copied = match &transfer.what {
-            Copying::Offer(index, wanted) => match self.offers.get(*index as usize) {
-                Some(Some(Offer { id: Some(id), spans: Some(spans), length, .. })) if id == wanted => {
+            Copying::Offer(index, wanted) => match self.offers.get(*index) {
+                Some(Offer { id: Some(id), spans: Some(spans), length, .. }) if id == wanted => {
                     let part = (u64::from(*length) - done).min(LOCAL_ATTACH_BYTES);
                     match engine.room(*id, done, part) {
                         Ok(Room::Memory(memory, piece)) => attach::fetch(pid, spans, done, memory, &[piece]),
@@ -55,9 +55,7 @@ impl Visitor {
             }
         };
         let length = match &transfer.what {
-            Copying::Offer(index, _) => {
-                self.offers.get(*index as usize).and_then(Option::as_ref).map_or(0, |offer| offer.length)
-            }
+            Copying::Offer(index, _) => self.offers.get(*index).map_or(0, |offer| offer.length),
             Copying::Write(write, _) => write.length,
             Copying::Read(read, _) => read.length,
         };
@@ -74,8 +72,7 @@ impl Visitor {
         });
         match transfer.what {
             Copying::Offer(index, _) => {
-                let offer = self.offers.get_mut(index as usize).and_then(Option::take);
-                self.forget(index);
+                let offer = self.offers.remove(index);
                 let Some(Offer { id: Some(id), token, .. }) = offer else { return Ok(()) };
                 let (here, there) = match failed {
                     None => (Ok(()), Ok(())),
