@@ -60,7 +60,7 @@ impl CompletionQueue {
     pub fn read(&self) -> Result<Option<Completion>> {
         let mut core = self.lock_with_completions();
         if core.engine.completions(self.inner.id) == 0 && !core.stash.holds(self.inner.id) {
-            return core.check().map(|()| None);
+            return self.found_nothing(core).map(|()| None);
         }
         // Filled where the caller will have it.
         let mut found = Ok(Some(Completion::empty()));
@@ -70,7 +70,23 @@ impl CompletionQueue {
             return core.check().map(|()| None);
         }
         core.made_room();
+        self.domain().nic().backoff.reset();
         found
+    }
+
+    /// There is nothing to read. Who finds that often shares the processor.
+    #[inline]
+    fn found_nothing(&self, core: Guard<'_, Core>) -> Result<()> {
+        let nic = self.domain().nic();
+        let busy = core.was_busy && nic.progress_mode() == Progress::Manual;
+        core.check()?;
+        drop(core);
+        if busy {
+            nic.backoff.reset();
+        } else {
+            nic.backoff.found_nothing(nic, Awaited::Completion(self.inner.id));
+        }
+        Ok(())
     }
 
     /// Appends the oldest completions, `limit` at most; gives how many.
@@ -80,9 +96,10 @@ impl CompletionQueue {
         let before = into.len();
         while into.len() - before < limit && core.read_into(self.inner.id, into) {}
         match into.len() - before {
-            0 => core.check().map(|()| 0),
+            0 => self.found_nothing(core).map(|()| 0),
             count => {
                 core.made_room();
+                self.domain().nic().backoff.reset();
                 Ok(count)
             }
         }
@@ -93,9 +110,10 @@ impl CompletionQueue {
     pub(crate) fn show(&self, limit: usize, take: impl FnMut(&Ended<'_>) -> ControlFlow<()>) -> Result<usize> {
         let mut core = self.lock_with_completions();
         match core.show(self.inner.id, limit, take) {
-            0 => core.check().map(|()| 0),
+            0 => self.found_nothing(core).map(|()| 0),
             count => {
                 core.made_room();
+                self.domain().nic().backoff.reset();
                 Ok(count)
             }
         }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use weft_core::event::{Counter as Count, CounterId};
@@ -36,6 +37,8 @@ struct Inner {
     id: CounterId,
     waiter: Waiter,
     alarm: Alarm,
+    /// The value that was last read.
+    last: AtomicU64,
     domain: Domain,
 }
 
@@ -43,7 +46,7 @@ impl Counter {
     pub(crate) fn open(domain: &Domain) -> Counter {
         let id = domain.nic().lock().engine.open_counter();
         let (waiter, alarm) = (Waiter::default(), Alarm::default());
-        Counter { inner: Arc::new(Inner { id, waiter, alarm, domain: domain.clone() }) }
+        Counter { inner: Arc::new(Inner { id, waiter, alarm, last: AtomicU64::new(0), domain: domain.clone() }) }
     }
 
     /// Operations that succeeded.
@@ -153,12 +156,23 @@ impl Counter {
     fn count(&self) -> Count {
         let nic = self.domain().nic();
         let mut core = nic.lock();
-        if nic.progress_mode() == Progress::Manual {
+        let manual = nic.progress_mode() == Progress::Manual;
+        if manual {
             // Who reads it comes again soon, or makes ready for sleep, which looks at everything.
             core.progress();
         }
         core.settle();
-        core.engine.counter(self.inner.id)
+        let (count, busy) = (core.engine.counter(self.inner.id), manual && core.was_busy);
+        drop(core);
+        // Who reads the same value over and over waits for another.
+        if busy || self.inner.last.swap(count.value, Ordering::Relaxed) != count.value {
+            nic.backoff.reset();
+        } else {
+            let value = count.value.saturating_add(1);
+            let awaited = Awaited::Count { counter: self.inner.id, value, errors: count.errors };
+            nic.backoff.found_nothing(nic, awaited);
+        }
+        count
     }
 }
 

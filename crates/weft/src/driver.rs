@@ -28,6 +28,7 @@ use crate::limits::{
     SPIN_US, STAND_IN_US, TICKS_BETWEEN_LOOKS, TRANSMIT_BATCH_MAX, TRANSMIT_BYTES, TRANSMIT_PIECES,
 };
 use crate::local::Local;
+use crate::poll_backoff::PollBackoff;
 
 /// Who does the work of the NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -45,11 +46,12 @@ pub(crate) struct Nic {
     core: Lock<Core>,
     progress: Progress,
     stop: AtomicBool,
+    pub(crate) backoff: PollBackoff,
 }
 
 impl Nic {
     pub(crate) fn new(core: Core, progress: Progress, promised: Option<OneAtATime>) -> Nic {
-        Nic { core: Lock::new(core, promised), progress, stop: AtomicBool::new(false) }
+        Nic { core: Lock::new(core, promised), progress, stop: AtomicBool::new(false), backoff: PollBackoff::default() }
     }
 
     /// The engine and its link. A panic of another thread inside of it can leave an operation unfinished, but memory is
@@ -179,6 +181,8 @@ pub(crate) struct Core {
     /// When everything was last looked at, and rounds of progress.
     looked_at: u64,
     rounds: u32,
+    /// The last round of progress did something.
+    pub(crate) was_busy: bool,
     pub(crate) stash: Stash,
     pub(crate) deferred: DeferredList,
     start: Instant,
@@ -213,6 +217,7 @@ impl Core {
             local,
             looked_at: 0,
             rounds: 0,
+            was_busy: false,
             stash: Stash::default(),
             deferred: DeferredList::default(),
             start: Instant::now(),
@@ -240,6 +245,7 @@ impl Core {
     /// and then; so are peers that come and go.
     #[inline]
     pub(crate) fn progress(&mut self) {
+        self.was_busy = false;
         let Some(local) = &mut self.local else { return self.progress_packets() };
         let mut busy = local.progress(&mut self.engine);
         // Who comes back to look again takes several times as long: a message may come just now.
@@ -250,6 +256,7 @@ impl Core {
             busy = local.has_work() && local.progress(&mut self.engine);
         }
         self.rounds = self.rounds.wrapping_add(1);
+        self.was_busy = busy;
         let rare = busy || local.has_channels() && self.engine.is_quiet();
         // The clock costs about as much as the look at the rings.
         let due =
@@ -281,7 +288,7 @@ impl Core {
     fn progress_packets(&mut self) {
         let now = self.now();
         self.engine.handle_late();
-        self.receive(now);
+        self.was_busy |= self.receive(now) > 0;
         if self.engine.poll_timeout() <= now && self.broken != Some(Broken::Thread) {
             // Whoever was asleep finds his answers in the socket: they come before the conclusion that there are none.
             for _ in 0..DRAIN_ROUNDS_MAX {
@@ -775,6 +782,15 @@ impl Waiter {
                 let set = self.set(nic)?;
                 set.wait(left).map_err(Error::system("sleep"))?;
             }
+        }
+    }
+
+    /// Sleeps until something happens that the caller would have to look at, for `timeout` at most.
+    pub(crate) fn doze(&self, nic: &Nic, awaited: Awaited, timeout: Duration) {
+        // Whatever fails here fails again, and is told, in the call that polls next.
+        if let (Ok(true), Some(set)) = (self.try_arm(nic, awaited, None), self.set.get()) {
+            let _ = set.wait(Some(timeout));
+            nic.lock().disarm(set);
         }
     }
 

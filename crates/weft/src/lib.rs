@@ -96,6 +96,7 @@ mod local;
 mod memory_region;
 mod numbers;
 mod operation;
+mod poll_backoff;
 pub mod raw;
 mod registrations;
 mod scope;

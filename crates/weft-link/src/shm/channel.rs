@@ -327,6 +327,17 @@ impl Sender {
         self.producer.prepare_sleep(payload)
     }
 
+    /// The first half of [`Sender::prepare_sleep`], for many channels:
+    /// [`Node::sleep_barrier`](super::Node::sleep_barrier) and [`Sender::is_full`] are the second.
+    pub fn announce_sleep(&mut self) {
+        self.producer.announce_sleep();
+    }
+
+    /// Whether there is no room for such a payload, after a look at the receiver's progress.
+    pub fn is_full(&mut self, payload: usize) -> bool {
+        self.producer.is_full(payload)
+    }
+
     /// Takes [`Sender::prepare_sleep`] back.
     pub fn awake(&mut self) {
         self.producer.awake();

@@ -20,7 +20,7 @@
 //! Who wants to sleep calls [`Receiver::prepare_sleep`] for each channel, and sleeps on [`Node::descriptor`] if all said
 //! true; then [`Receiver::awake`]. With many channels one barrier serves all: [`Receiver::announce_sleep`] for each,
 //! [`Node::sleep_barrier`] once, [`Receiver::is_empty`] for each. Who waits for room does the same with
-//! [`Sender::prepare_sleep`].
+//! [`Sender::prepare_sleep`], or [`Sender::announce_sleep`] and [`Sender::is_full`].
 
 pub(crate) mod layout;
 pub(crate) mod ring;

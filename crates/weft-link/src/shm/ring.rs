@@ -431,12 +431,22 @@ impl<R: Room> Producer<R> {
         self.locate();
     }
 
-    /// Says that we are going to sleep until there is room for a payload; false: there is room already.
-    pub(crate) fn prepare_sleep(&mut self, length: usize) -> bool {
+    /// Says that we are going to sleep until there is room. The last look must come after a heavy fence.
+    pub(crate) fn announce_sleep(&mut self) {
         self.asleep = true;
         self.room.sender_state().swap(self.room.promise() | ASLEEP, Ordering::AcqRel);
+    }
+
+    /// Whether a look shows no room for a payload.
+    pub(crate) fn is_full(&mut self, length: usize) -> bool {
+        self.look().is_ok() && self.reserve(length) == Err(PushError::Full)
+    }
+
+    /// Says that we are going to sleep until there is room for a payload; false: there is room already.
+    pub(crate) fn prepare_sleep(&mut self, length: usize) -> bool {
+        self.announce_sleep();
         self.room.heavy_fence();
-        let full = self.look().is_ok() && self.reserve(length) == Err(PushError::Full);
+        let full = self.is_full(length);
         if !full {
             self.awake();
         }

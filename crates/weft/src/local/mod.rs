@@ -688,14 +688,15 @@ impl Local {
     /// Says to all peers that this process sleeps: they wake it through [`Local::descriptor`]. False: there is something
     /// to do after all. It is never taken back: a peer that wakes somebody who is awake does so once.
     pub(crate) fn prepare_sleep(&mut self) -> bool {
-        let mut asleep = true;
-        for visitor in self.visitors.iter_mut().flatten() {
-            asleep &= visitor.prepare_sleep(WANTED_ROOM_BYTES);
+        if !self.has_channels() {
+            return true;
         }
-        for route in self.routes.iter_mut().flatten() {
-            asleep &= route.prepare_sleep(WANTED_ROOM_BYTES);
-        }
-        asleep
+        self.visitors.iter_mut().flatten().for_each(|visitor| visitor.announce_sleep());
+        self.routes.iter_mut().flatten().for_each(|route| route.announce_sleep());
+        // One barrier for all: what a peer does and we do not see now wakes us.
+        self.node.sleep_barrier();
+        self.visitors.iter_mut().flatten().all(|visitor| visitor.may_sleep(WANTED_ROOM_BYTES))
+            && self.routes.iter_mut().flatten().all(|route| route.may_sleep(WANTED_ROOM_BYTES))
     }
 
     /// Sleepers have to look: there may be more to do than was done for them.

@@ -182,14 +182,23 @@ impl Route {
         }
     }
 
-    /// Says to the peer that this process sleeps. False: there is something to do after all.
-    pub(super) fn prepare_sleep(&mut self, wanted_room_bytes: usize) -> bool {
-        let mut asleep = self.channel.responses().prepare_sleep() && !self.is_reaching() && !self.may_release();
+    /// Says to the peer that this process is about to sleep.
+    pub(super) fn announce_sleep(&mut self) {
+        self.channel.responses().announce_sleep();
         for lane in [Lane::Messages, Lane::Transfers] {
-            let wants = self.wants_room_in(lane);
-            asleep &= !wants || lane.sender(&mut self.channel).prepare_sleep(wanted_room_bytes);
+            if self.wants_room_in(lane) {
+                lane.sender(&mut self.channel).announce_sleep();
+            }
         }
-        asleep
+    }
+
+    /// Whether there is nothing to do before the peer does something.
+    pub(super) fn may_sleep(&mut self, wanted_room_bytes: usize) -> bool {
+        let mut may = self.channel.responses().is_empty() && !self.is_reaching() && !self.may_release();
+        for lane in [Lane::Messages, Lane::Transfers] {
+            may &= !self.wants_room_in(lane) || lane.sender(&mut self.channel).is_full(wanted_room_bytes);
+        }
+        may
     }
 
     fn queue(&mut self, lane: Lane) -> &mut Queue {

@@ -259,13 +259,22 @@ impl Visitor {
         self.starved || !(self.answers.is_empty() && self.reads.is_empty())
     }
 
-    /// Says to the peer that this process sleeps. False: there is something to do after all.
-    pub(super) fn prepare_sleep(&mut self, wanted_room_bytes: usize) -> bool {
-        // What is blocked wakes when the user makes room, not when the peer does something.
-        let (wants_room, blocked, copies) = (self.wants_room(), self.blocked, self.copies());
-        let no_request =
-            self.channel.transfers().prepare_sleep() & (blocked || self.channel.messages().prepare_sleep());
-        no_request && !copies && (!wants_room || self.channel.responses().prepare_sleep(wanted_room_bytes))
+    /// Says to the peer that this process is about to sleep. What is blocked wakes when the user makes room, not when the
+    /// peer does something.
+    pub(super) fn announce_sleep(&mut self) {
+        self.channel.transfers().announce_sleep();
+        if !self.blocked {
+            self.channel.messages().announce_sleep();
+        }
+        if self.wants_room() {
+            self.channel.responses().announce_sleep();
+        }
+    }
+
+    /// Whether there is nothing to do before the peer does something.
+    pub(super) fn may_sleep(&mut self, wanted_room_bytes: usize) -> bool {
+        let no_request = self.channel.transfers().is_empty() && (self.blocked || self.channel.messages().is_empty());
+        no_request && !self.copies() && (!self.wants_room() || self.channel.responses().is_full(wanted_room_bytes))
     }
 
     /// Takes requests, and goes on with those that take longer. True: something happened.

@@ -1,0 +1,148 @@
+//! How threads that poll, and find nothing, share the processor with those that they wait for.
+//!
+//! A program of manual progress polls. Alone on its processor it should go on, since nothing is sooner than a look. Where
+//! more threads than processors want to run, each look that finds nothing keeps others from running, and with them what
+//! is waited for: a blocking send of an MPI library that never yields takes a slice of the scheduler, some milliseconds,
+//! for each turn of its peer. So who has found nothing for a while gives the processor away, and notices how long it was
+//! gone:
+//!
+//! | the processor came back | others that run here | next time |
+//! |---|---|---|
+//! | at once | none | looks go on for [`SPIN_TICKS`] before it is given away again |
+//! | soon | some that give it away as well, as the other ranks of a program do | it is given away after a few looks |
+//! | late | some that do not | sleep, as long as nothing happens but [`SLEEP_MAX_US`] at most: who sleeps is woken by what it waits for, and comes before those that run all the time |
+//!
+//! A thread that polls several NICs may wait for one that it would keep from progress: it only yields.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use weft_link::wait::ticks;
+
+use crate::driver::{Awaited, Nic, Waiter};
+use crate::limits::{
+    POLL_CROWDED_TICKS, POLL_LOOKS, POLL_REMEMBER_TICKS, POLL_SHARED_TICKS, POLL_SLEEP_MAX_US as SLEEP_MAX_US,
+    POLL_SPIN_TICKS as SPIN_TICKS,
+};
+
+/// What the polls of one NIC have found lately. Threads that poll at once may mix up their counts, which only changes when
+/// they yield.
+#[derive(Default)]
+pub(crate) struct PollBackoff {
+    /// Polls in a row that found nothing.
+    empty: AtomicU32,
+    /// When the first of them was looked at.
+    since: AtomicU64,
+    /// Until when others are expected that yield, and until when those that do not.
+    shared_until: AtomicU64,
+    crowded_until: AtomicU64,
+    /// A thread sleeps here.
+    taken: AtomicBool,
+    waiter: Waiter,
+}
+
+thread_local! {
+    /// The NIC that this thread last polled in vain for long.
+    static LAST: Cell<usize> = const { Cell::new(0) };
+}
+
+/// What to do about a poll that found nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Look,
+    Yield,
+    Sleep,
+}
+
+impl PollBackoff {
+    /// A poll has found something, or something was done for a peer.
+    #[inline]
+    pub(crate) fn reset(&self) {
+        self.empty.store(0, Ordering::Relaxed);
+    }
+
+    /// A poll has found nothing; `awaited` is what it would have found. No lock may be held.
+    #[inline]
+    pub(crate) fn found_nothing(&self, nic: &Nic, awaited: Awaited) {
+        let empty = self.empty.load(Ordering::Relaxed).wrapping_add(1);
+        self.empty.store(empty, Ordering::Relaxed);
+        if empty.is_multiple_of(POLL_LOOKS) {
+            self.found_nothing_often(nic, awaited, empty);
+        }
+    }
+
+    #[cold]
+    fn found_nothing_often(&self, nic: &Nic, awaited: Awaited, empty: u32) {
+        let now = ticks();
+        let this = std::ptr::from_ref(nic).addr();
+        let alone = LAST.replace(this) == this;
+        match self.step(now, empty, alone) {
+            Step::Look => {}
+            Step::Yield => {
+                std::thread::yield_now();
+                self.was_away(now, ticks());
+            }
+            Step::Sleep => {
+                if self.taken.swap(true, Ordering::Acquire) {
+                    return std::thread::yield_now();
+                }
+                self.waiter.doze(nic, awaited, Duration::from_micros(SLEEP_MAX_US));
+                self.taken.store(false, Ordering::Release);
+            }
+        }
+    }
+
+    fn step(&self, now: u64, empty: u32, alone: bool) -> Step {
+        let is_before = |until: &AtomicU64| now < until.load(Ordering::Relaxed);
+        if is_before(&self.crowded_until) {
+            return if alone { Step::Sleep } else { Step::Yield };
+        }
+        if is_before(&self.shared_until) {
+            return Step::Yield;
+        }
+        if empty == POLL_LOOKS {
+            self.since.store(now, Ordering::Relaxed);
+        }
+        if now.wrapping_sub(self.since.load(Ordering::Relaxed)) >= SPIN_TICKS { Step::Yield } else { Step::Look }
+    }
+
+    /// The processor was given away and is back.
+    fn was_away(&self, from: u64, to: u64) {
+        let away = to.wrapping_sub(from);
+        if away >= POLL_CROWDED_TICKS {
+            self.crowded_until.store(to + POLL_REMEMBER_TICKS, Ordering::Relaxed);
+        } else if away >= POLL_SHARED_TICKS {
+            self.shared_until.store(to + POLL_REMEMBER_TICKS, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_then_yields_then_sleeps_among_others_that_run() {
+        let backoff = PollBackoff::default();
+        let mut now = 1_000_000;
+        assert_eq!(backoff.step(now, POLL_LOOKS, true), Step::Look);
+        now += SPIN_TICKS / 2;
+        assert_eq!(backoff.step(now, 2 * POLL_LOOKS, true), Step::Look);
+        now += SPIN_TICKS / 2;
+        assert_eq!(backoff.step(now, 3 * POLL_LOOKS, true), Step::Yield);
+        // Nobody else wants to run: the next wait begins with looks.
+        backoff.was_away(now, now + POLL_SHARED_TICKS - 1);
+        assert_eq!(backoff.step(now, POLL_LOOKS, true), Step::Look);
+        // Others that yield: so does this one, at once.
+        backoff.was_away(now, now + POLL_SHARED_TICKS);
+        assert_eq!(backoff.step(now, POLL_LOOKS, true), Step::Yield);
+        // Others that do not: it sleeps, but not where another NIC may be what it waits for.
+        backoff.was_away(now, now + POLL_CROWDED_TICKS);
+        assert_eq!(backoff.step(now, POLL_LOOKS, true), Step::Sleep);
+        assert_eq!(backoff.step(now, POLL_LOOKS, false), Step::Yield);
+        // That is forgotten after a while.
+        now += POLL_CROWDED_TICKS + POLL_REMEMBER_TICKS;
+        assert_eq!(backoff.step(now, POLL_LOOKS, true), Step::Look);
+    }
+}
