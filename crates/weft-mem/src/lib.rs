@@ -40,5 +40,5 @@ pub use host::{AttachError, HostMemory};
 pub use mapping::{MapError, Mapping};
 pub use region::{Addressing, MemoryRegion, Region, RegisterError};
 pub use segment::{DeviceSegment, Segment, SegmentMut, Sendable};
-pub use shared::Shareable;
+pub use shared::{Shareable, set_length};
 pub use staging::{Pinned, StagingCounters};

@@ -95,6 +95,20 @@ impl MemoryRegion {
     }
 }
 
+/// Gives a file a length. One that the process's limit of file sizes forbids is an error, not the signal that would end
+/// the process.
+pub fn set_length(file: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a valid structure that lives through the call.
+    let known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) } == 0;
+    let length = libc::off_t::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
+    if known && bytes > limit.rlim_cur {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    // SAFETY: no memory is involved.
+    if unsafe { libc::ftruncate(file.as_raw_fd(), length) } != 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
 /// Ids of regions that can be shared.
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
@@ -143,12 +157,8 @@ unsafe impl Sync for SharedMemory {}
 impl SharedMemory {
     fn new(length: usize) -> io::Result<SharedMemory> {
         let mapped = length.checked_next_multiple_of(PAGE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
-        let size = libc::off_t::try_from(mapped).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let file = create_file()?;
-        // SAFETY: changes the length of a file of ours.
-        if unsafe { libc::ftruncate(file.as_raw_fd(), size) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        set_length(file.as_fd(), mapped as u64)?;
         // Not sealed against further seals yet: how it is shared first will add one.
         add_seals(file.as_fd(), libc::F_SEAL_SHRINK | libc::F_SEAL_GROW)?;
         let pointer = map(None, mapped, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, file.as_fd())?;

@@ -8,7 +8,7 @@
 
 use std::ffi::{CStr, CString, c_int};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Mutex, PoisonError};
@@ -278,11 +278,8 @@ fn create(path: &CStr) -> Result<(OwnedFd, bool)> {
         alone = in_use(&file, libc::LOCK_EX | libc::LOCK_NB).is_ok();
     }
     if alone {
-        // SAFETY: a descriptor of ours. Shortened to nothing first, so that it is all zeros.
-        let sized = unsafe {
-            libc::ftruncate(file.as_raw_fd(), 0) == 0 && libc::ftruncate(file.as_raw_fd(), BYTES as i64) == 0
-        };
-        if !sized {
+        // Shortened to nothing first, so that it is all zeros.
+        if [0, BYTES as u64].into_iter().any(|bytes| weft_mem::set_length(file.as_fd(), bytes).is_err()) {
             return Err(failed("size"));
         }
     }

@@ -54,6 +54,22 @@ impl<M: Memory> Engine<M> {
         Ok(())
     }
 
+    /// Takes a command that was admitted for another road, and is to go as packets after all. False: there is no room now.
+    pub fn post_admitted(&mut self, command: &Command) -> bool {
+        let to = self.addresses.address(command.peer);
+        let (Some(to), Some(endpoint)) = (to, self.endpoint(command.endpoint)) else {
+            self.report(command, Err(Failure::Aborted));
+            return true;
+        };
+        let source = endpoint.source;
+        if command.operation == Operation::Datagram {
+            self.datagrams.push_back(DatagramOut { command: *command, to, source });
+            self.urgent = true;
+            return true;
+        }
+        self.submit(self.clock, *command, to, source, u32::MAX).is_some()
+    }
+
     /// Checks a command and keeps a place for its completion, whatever road it takes: after this, [`Engine::report`] it
     /// once. Nothing was changed if it is refused.
     pub fn admit(&mut self, command: &mut Command) -> Result<(), PostError> {

@@ -1,7 +1,7 @@
 //! The memory of a channel, as the two processes map it.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 
 use weft_mem::device::Kind;
@@ -34,8 +34,7 @@ impl Region {
         let descriptor = check(unsafe { libc::memfd_create(c"weft".as_ptr(), flags) })?;
         // SAFETY: the kernel has just given us this descriptor, and nobody else has it.
         let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
-        // SAFETY: no memory is involved.
-        check(unsafe { libc::ftruncate(descriptor.as_raw_fd(), REGION_BYTES as libc::off_t) })?;
+        weft_mem::set_length(descriptor.as_fd(), REGION_BYTES as u64)?;
         // SAFETY: no memory is involved.
         check(unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_ADD_SEALS, SEALS | libc::F_SEAL_SEAL) })?;
         let region = Region::map(descriptor.as_raw_fd())?;

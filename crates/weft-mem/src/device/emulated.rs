@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -522,7 +522,6 @@ fn mapped_bytes(length: usize) -> Option<usize> {
 
 /// A memory file of this many bytes that can neither shrink nor grow, and its mapping.
 fn make_memory(size: usize) -> Result<(OwnedFd, Pages), DeviceError> {
-    let length = libc::off_t::try_from(size).map_err(|_| DeviceError::OutOfMemory)?;
     // SAFETY: the name is a C string, and the call gives a new descriptor or -1.
     let raw = unsafe { libc::memfd_create(c"weft-emulated".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
     if raw < 0 {
@@ -530,9 +529,9 @@ fn make_memory(size: usize) -> Result<(OwnedFd, Pages), DeviceError> {
     }
     // SAFETY: it is new, and ours alone.
     let descriptor = unsafe { OwnedFd::from_raw_fd(raw) };
-    // SAFETY: plain calls on a descriptor of ours.
-    let sealed = unsafe { libc::ftruncate(raw, length) == 0 && libc::fcntl(raw, libc::F_ADD_SEALS, SEALS) == 0 };
-    if !sealed {
+    let sized = crate::set_length(descriptor.as_fd(), size as u64).is_ok();
+    // SAFETY: a plain call on a descriptor of ours.
+    if !sized || unsafe { libc::fcntl(raw, libc::F_ADD_SEALS, SEALS) } != 0 {
         return Err(DeviceError::OutOfMemory);
     }
     let hidden = Pages::of(&descriptor, size)?;

@@ -26,6 +26,7 @@ mod record;
 mod route;
 mod visitor;
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -115,6 +116,8 @@ pub(crate) struct Local {
     visitors: Vec<Option<Box<Visitor>>>,
     /// What is known about each named peer.
     ways: Vec<Ways>,
+    /// Commands for peers that refused a channel: they go as packets as soon as the engine takes them.
+    displaced: VecDeque<Command>,
     events: Vec<NodeEvent>,
     statistics: LocalStatistics,
     handles: Handles,
@@ -156,6 +159,15 @@ impl Ways {
         }
     }
 
+    /// Whoever was reached by one way is by another.
+    fn replace(&mut self, old: Way, new: Way) {
+        for (_, way) in self.first.iter_mut().chain(&mut self.others) {
+            if *way == old {
+                *way = new;
+            }
+        }
+    }
+
     fn retain(&mut self, kept: impl Fn(EndpointId, Way) -> bool) {
         self.first = self.first.filter(|(from, way)| kept(*from, *way));
         self.others.retain(|(from, way)| kept(*from, *way));
@@ -173,6 +185,7 @@ impl Local {
             routes: Vec::new(),
             visitors: Vec::new(),
             ways: Vec::new(),
+            displaced: VecDeque::new(),
             events: Vec::new(),
             statistics: LocalStatistics::default(),
             handles: Handles::default(),
@@ -278,6 +291,13 @@ impl Local {
         engine: &mut Engine<HostMemory>,
         command: &mut Command,
     ) -> Option<Result<(), PostError>> {
+        if !self.displaced.is_empty() {
+            // Nothing may pass those, and most of what is posted now would.
+            self.send_displaced(engine);
+            if !self.displaced.is_empty() {
+                return Some(Err(PostError::QueueFull));
+            }
+        }
         let index = self.route_to(engine, command.endpoint, command.peer)?;
         let route = self.routes.get_mut(index as usize)?.as_mut()?;
         if route.under_way() >= self.commands_max {
@@ -397,6 +417,11 @@ impl Local {
         if engine.has_matched() {
             self.matched(engine);
             busy = true;
+        }
+        if !self.displaced.is_empty() {
+            self.send_displaced(engine);
+            // Whoever sleeps goes on when the engine has room.
+            self.changed = true;
         }
         busy
     }
@@ -570,7 +595,26 @@ impl Local {
                     Ok(false) | Err(Broken) => break,
                 }
             }
+            if failure == Failure::OutcomeUnknown
+                && let Some(Some(route)) = self.routes.get_mut(index)
+                && let Some(commands) = route.refused()
+            {
+                // It cannot or will not share memory with us (another PID namespace, no descriptors left); or it died, which
+                // packets find out.
+                self.displaced.extend(commands);
+                self.ways.iter_mut().for_each(|ways| ways.replace(Way::Route(index as u32), Way::Packets));
+            }
             self.end_route(engine, index, failure);
+            self.send_displaced(engine);
+        }
+    }
+
+    /// Gives the engine what goes as packets after all, as far as it takes it.
+    fn send_displaced(&mut self, engine: &mut Engine<HostMemory>) {
+        while let Some(command) = self.displaced.front()
+            && engine.post_admitted(command)
+        {
+            self.displaced.pop_front();
         }
     }
 
@@ -603,12 +647,21 @@ impl Local {
         let cancelled = routes.any(|route| route.cancel(engine, context));
         // A fence may have waited for it.
         self.changed |= cancelled;
+        let wanted = |command: &Command| command.endpoint == endpoint && engine.context_of(command) == context;
+        if !cancelled
+            && let Some(command) = self.displaced.iter().position(wanted).and_then(|at| self.displaced.remove(at))
+        {
+            engine.report(&command, Err(Failure::Cancelled));
+            return true;
+        }
         cancelled
     }
 
     /// Commands of an endpoint that are not done.
     pub(crate) fn under_way(&self, endpoint: EndpointId) -> usize {
-        self.routes.iter().flatten().filter(|route| route.endpoint == endpoint).map(|route| route.under_way()).sum()
+        let routes = self.routes.iter().flatten().filter(|route| route.endpoint == endpoint);
+        let displaced = self.displaced.iter().filter(|command| command.endpoint == endpoint).count();
+        displaced + routes.map(|route| route.under_way()).sum::<usize>()
     }
 
     /// Writes of peers with immediate data that are under way to an endpoint.
@@ -633,6 +686,14 @@ impl Local {
                 self.end_route(engine, index, Failure::Closed);
             }
         }
+        let ended = |command: &mut Command| {
+            let ends = command.endpoint == endpoint;
+            if ends {
+                engine.report(command, Err(Failure::Closed));
+            }
+            !ends
+        };
+        self.displaced.retain_mut(ended);
     }
 
     /// An endpoint is there for one peer only: all others leave.

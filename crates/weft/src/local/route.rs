@@ -42,13 +42,12 @@ pub(super) struct Route {
     canary: Box<u64>,
     /// The target has taken the channel.
     accepted: bool,
-    /// Sends whose bytes are in the ring of a target that has not taken the channel yet.
-    unconfirmed: Vec<Command>,
     /// Commands that found no room in the ring of messages, in order.
     messages: Queue,
     /// The same for the ring of transfers.
     transfers: Queue,
-    /// A command that has to wait for earlier ones, and all behind it.
+    /// A command that has to wait for earlier ones, and all behind it; everything until the target has taken the channel,
+    /// so that a target which does not want it has taken nothing.
     held: VecDeque<Command>,
     /// Messages that were put into the ring, and how many of them the target is known to have taken.
     messages_sent: u64,
@@ -143,7 +142,6 @@ impl Route {
             address,
             canary,
             accepted: false,
-            unconfirmed: Vec::new(),
             messages: Queue::default(),
             transfers: Queue::default(),
             held: VecDeque::new(),
@@ -165,7 +163,7 @@ impl Route {
     /// Commands that are not done.
     pub(super) fn under_way(&self) -> usize {
         let queued = self.messages.commands.len() + self.transfers.commands.len() + self.held.len();
-        self.waiting.length + queued + self.unconfirmed.len()
+        self.waiting.length + queued
     }
 
     /// Whether something waits for room in a ring.
@@ -212,7 +210,7 @@ impl Route {
     #[inline]
     fn is_held_back(&self, command: &Command) -> bool {
         let constrained = command.has(CommandFlags::FENCE) || command.has(CommandFlags::ORDERED);
-        constrained && self.must_wait(command)
+        !self.accepted || constrained && self.must_wait(command)
     }
 
     #[cold]
@@ -362,15 +360,11 @@ impl Route {
         !self.channel.responses().is_empty() || self.wants_room() || self.may_release() || !self.reaching.is_empty()
     }
 
-    /// Sends that are in the ring count as done when the target has the ring.
+    /// A message that is in the ring counts as done: the target has the ring.
     #[inline]
     fn sent(&mut self, engine: &mut Engine<HostMemory>, command: &Command) {
         self.messages_sent += 1;
-        if self.accepted {
-            engine.report(command, Ok(()));
-        } else {
-            self.unconfirmed.push(*command);
-        }
+        engine.report(command, Ok(()));
     }
 
     /// Room for what waits for it, in turn.
@@ -977,11 +971,7 @@ impl Route {
                 self.waiting.remove(token);
                 engine.report(&command, placed.map_err(|_| Failure::LocalFault));
             }
-            // What the ring holds counts as sent.
-            (Response::Welcome, _) => {
-                self.accepted = true;
-                self.unconfirmed.drain(..).for_each(|command| engine.report(&command, Ok(())));
-            }
+            (Response::Welcome, _) => self.accepted = true,
             // What was given up is answered late.
             (Response::Answer | Response::Data | Response::Result, None) => {}
         }
@@ -1034,6 +1024,11 @@ impl Route {
         }
     }
 
+    /// The target has not taken the channel, and nothing that was to go through it: all of that, in order.
+    pub(super) fn refused(&mut self) -> Option<VecDeque<Command>> {
+        (!self.accepted).then(|| std::mem::take(&mut self.held))
+    }
+
     /// The channel ends: so does everything that was to go, or went, through it.
     pub(super) fn fail(&mut self, engine: &mut Engine<HostMemory>, failure: Failure) {
         self.reaching.drain(..).for_each(|reaching| reaching.finish(engine.memory_mut()));
@@ -1047,7 +1042,7 @@ impl Route {
             }
         }
         let queued = self.messages.commands.drain(..).chain(self.transfers.commands.drain(..));
-        for command in queued.chain(self.held.drain(..)).chain(self.unconfirmed.drain(..)) {
+        for command in queued.chain(self.held.drain(..)) {
             engine.report(&command, Err(failure));
         }
         while let Some(token) = self.waiting.find(|_| true) {
