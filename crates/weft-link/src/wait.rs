@@ -8,6 +8,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
+use weft_mem::fork::LocalFd;
+
 /// The processor's own clock, in ticks of no known length: to tell cheaply that little or much time has passed.
 #[must_use]
 #[inline]
@@ -29,7 +31,7 @@ pub fn ticks() -> u64 {
 /// A flag that another thread can sleep on.
 #[derive(Debug)]
 pub struct Signal {
-    descriptor: OwnedFd,
+    descriptor: LocalFd,
 }
 
 impl Signal {
@@ -64,7 +66,7 @@ impl AsFd for Signal {
 /// A clock that rings once.
 #[derive(Debug)]
 pub struct Timer {
-    descriptor: OwnedFd,
+    descriptor: LocalFd,
 }
 
 impl Timer {
@@ -95,7 +97,7 @@ impl AsFd for Timer {
 /// One descriptor for links, a signal and a timer.
 #[derive(Debug)]
 pub struct WaitSet {
-    set: OwnedFd,
+    set: LocalFd,
     signal: Signal,
     timer: Timer,
 }
@@ -167,12 +169,12 @@ pub fn wait_readable(descriptor: BorrowedFd<'_>, timeout: Option<Duration>) -> i
 ///
 /// # Safety
 /// `descriptor` is -1, or open and owned by nobody else.
-unsafe fn owned(descriptor: i32) -> io::Result<OwnedFd> {
+unsafe fn owned(descriptor: i32) -> io::Result<LocalFd> {
     if descriptor < 0 {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: the caller says so.
-    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) }.into())
 }
 
 fn timespec(time: Duration) -> libc::timespec {

@@ -19,6 +19,7 @@ pub mod copy;
 pub mod crc;
 pub mod device;
 mod foreign;
+pub mod fork;
 mod guarded;
 mod host;
 mod keys;

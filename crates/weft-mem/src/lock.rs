@@ -14,6 +14,7 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, Ordering, compiler_fence};
 
+use crate::fork;
 use crate::limits::LOCK_SPINS;
 
 /// The promise that never two calls are inside of a [`Lock`] at a time.
@@ -44,6 +45,8 @@ pub struct Lock<T> {
     visited: AtomicU32,
     /// How often somebody who is no visitor came in.
     entries: AtomicU32,
+    /// Who held it in another process holds it no more ([`fork::generation`]).
+    generation: AtomicU32,
     value: UnsafeCell<T>,
 }
 
@@ -63,7 +66,8 @@ impl<T> Lock<T> {
         // Where the kernel cannot help a visitor, a promise saves nothing.
         let promised = promised.is_some() && register_barrier();
         let (state, visited) = (AtomicU32::new(FREE), AtomicU32::new(0));
-        Lock { promised, state, visited, entries: AtomicU32::new(0), value: UnsafeCell::new(value) }
+        let generation = AtomicU32::new(fork::generation());
+        Lock { promised, state, visited, entries: AtomicU32::new(0), generation, value: UnsafeCell::new(value) }
     }
 
     /// Waits until nobody else is inside. Who panics inside leaves it free.
@@ -88,12 +92,14 @@ impl<T> Lock<T> {
             return Guard { lock: self, visitor: true, value: PhantomData };
         }
         while self.visited.compare_exchange(0, 1, Ordering::SeqCst, Ordering::Relaxed).is_err() {
+            self.forget_ancestors();
             std::thread::yield_now();
         }
         // From here on whoever enters sees the visitor, or is seen.
         barrier();
         let mut looks = 0;
         while self.state.load(Ordering::Acquire) != FREE {
+            self.forget_ancestors();
             looks += 1;
             if looks < LOCK_SPINS { std::hint::spin_loop() } else { std::thread::yield_now() }
         }
@@ -123,7 +129,7 @@ impl<T> Lock<T> {
                 self.state.store(HELD, Ordering::Relaxed);
                 state
             };
-            if state != FREE {
+            if state != FREE && !self.forget_ancestors() {
                 broken();
             }
             // The visitor's barrier makes an order for the processor of what the compiler must not turn around.
@@ -140,13 +146,28 @@ impl<T> Lock<T> {
     fn wait_for_visitor(&self) {
         let mut looks = 0;
         while self.visited.load(Ordering::Acquire) != 0 {
+            self.forget_ancestors();
             looks += 1;
             if looks < LOCK_SPINS { std::hint::spin_loop() } else { std::thread::yield_now() }
         }
     }
 
+    /// In a child of `fork`, which has none of the threads that may have been inside: it is free. True: it was so.
+    /// A child may let go of what it inherited from one thread, and nothing else.
+    #[cold]
+    fn forget_ancestors(&self) -> bool {
+        let now = fork::generation();
+        let inherited = self.generation.swap(now, Ordering::Relaxed) != now;
+        if inherited {
+            self.visited.store(0, Ordering::Release);
+            self.state.store(FREE, Ordering::Release);
+        }
+        inherited
+    }
+
     #[cold]
     fn wait(&self) {
+        self.forget_ancestors();
         for _ in 0..LOCK_SPINS {
             if self.state.load(Ordering::Relaxed) == FREE
                 && self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()

@@ -22,6 +22,8 @@ use crate::log;
 pub(crate) struct Condition {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    /// Of the process that has the thread.
+    generation: u32,
 }
 
 struct Shared {
@@ -64,7 +66,7 @@ impl Condition {
             log::warning!(CORE, "cannot start a thread for a condition: {error}");
             number(error)
         })?;
-        Ok(Condition { shared, thread: Some(thread) })
+        Ok(Condition { shared, thread: Some(thread), generation: weft_mem::fork::generation() })
     }
 
     /// What the program sleeps on.
@@ -83,8 +85,13 @@ impl Drop for Condition {
         self.shared.ends.store(true, Ordering::Release);
         self.shared.told.set();
         if let Some(thread) = self.thread.take() {
-            // It cannot have panicked: nothing in it does.
-            let _ = thread.join();
+            if self.generation == weft_mem::fork::generation() {
+                // It cannot have panicked: nothing in it does.
+                let _ = thread.join();
+            } else {
+                // It is the parent's.
+                std::mem::forget(thread);
+            }
         }
     }
 }

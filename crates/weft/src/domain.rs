@@ -177,6 +177,11 @@ impl fmt::Debug for Domain {
 impl Drop for Shared {
     /// Everything made from the domain is closed already: each of it holds a handle.
     fn drop(&mut self) {
+        if self.nic.is_inherited() {
+            // Its thread is the parent's.
+            std::mem::forget(self.thread.take());
+            return;
+        }
         if let Some((thread, set)) = self.thread.take() {
             self.nic.stop(&set);
             thread.thread().unpark();

@@ -18,7 +18,7 @@ use weft_link::staged::{OutgoingAnywhere, Staged};
 use weft_link::wait::{WaitSet, ticks};
 use weft_link::{Link, Outgoing, SendError};
 use weft_mem::lock::{Guard, Lock, OneAtATime};
-use weft_mem::{HostMemory, Segment, Sendable};
+use weft_mem::{HostMemory, Segment, Sendable, fork};
 
 use crate::completion_queue::Stash;
 use crate::deferred::DeferredList;
@@ -47,11 +47,19 @@ pub(crate) struct Nic {
     progress: Progress,
     stop: AtomicBool,
     pub(crate) backoff: PollBackoff,
+    /// Where it was made ([`fork::generation`]).
+    generation: u32,
 }
 
 impl Nic {
     pub(crate) fn new(core: Core, progress: Progress, promised: Option<OneAtATime>) -> Nic {
-        Nic { core: Lock::new(core, promised), progress, stop: AtomicBool::new(false), backoff: PollBackoff::default() }
+        let (core, stop, backoff) = (Lock::new(core, promised), AtomicBool::new(false), PollBackoff::default());
+        Nic { core, progress, stop, backoff, generation: fork::generation() }
+    }
+
+    /// Whether this process has it from its parent: its threads are not here, and nothing that is done reaches anybody.
+    pub(crate) fn is_inherited(&self) -> bool {
+        self.generation != fork::generation()
     }
 
     /// The engine and its link. A panic of another thread inside of it can leave an operation unfinished, but memory is

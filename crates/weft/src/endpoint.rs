@@ -523,7 +523,7 @@ impl fmt::Debug for Endpoint {
 impl Inner {
     /// Brings what was injected on its way.
     fn linger(&self) {
-        if !self.injected.load(Ordering::Relaxed) {
+        if !self.injected.load(Ordering::Relaxed) || self.domain.nic().is_inherited() {
             return;
         }
         let nic = self.domain.nic();

@@ -2,12 +2,13 @@
 
 use std::io;
 use std::ops::Deref;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence, fence};
 
 use weft_mem::copy;
 use weft_mem::device::Kind;
+use weft_mem::fork::LocalFd;
 use weft_mem::{Segment, SegmentMut};
 
 use super::Record;
@@ -45,7 +46,7 @@ pub struct Channel {
     id: ChannelId,
     peer_pid: i32,
     region: Arc<Region>,
-    socket: Arc<OwnedFd>,
+    socket: Arc<LocalFd>,
     barrier: Barrier,
 }
 
@@ -150,7 +151,7 @@ impl TargetChannel {
 }
 
 impl Channel {
-    pub(crate) fn new(id: ChannelId, peer_pid: i32, region: Region, socket: Arc<OwnedFd>, barrier: Barrier) -> Channel {
+    pub(crate) fn new(id: ChannelId, peer_pid: i32, region: Region, socket: Arc<LocalFd>, barrier: Barrier) -> Channel {
         Channel { id, peer_pid, region: Arc::new(region), socket, barrier }
     }
 
@@ -532,7 +533,7 @@ pub(crate) struct ShmRoom {
     slots: *mut u8,
     data: *mut u8,
     barrier: Barrier,
-    socket: Arc<OwnedFd>,
+    socket: Arc<LocalFd>,
     /// Keeps what the pointers point into.
     _region: Arc<Region>,
 }
@@ -542,7 +543,7 @@ pub(crate) struct ShmRoom {
 unsafe impl Send for ShmRoom {}
 
 impl ShmRoom {
-    fn new(ring: RingLayout, region: Arc<Region>, socket: Arc<OwnedFd>, barrier: Barrier) -> ShmRoom {
+    fn new(ring: RingLayout, region: Arc<Region>, socket: Arc<LocalFd>, barrier: Barrier) -> ShmRoom {
         let start = region.start();
         ShmRoom {
             control: start.wrapping_add(ring.control),

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use weft_core::address::Address;
+use weft_mem::fork::LocalFd;
 
 use super::channel::{Barrier, Channel, ChannelId, InitiatorChannel, NOTE, TargetChannel};
 use super::layout::VERSION;
@@ -151,19 +152,19 @@ const NOBODY: i32 = 0;
 /// A connection that has not said hello.
 struct Stranger {
     number: u32,
-    socket: OwnedFd,
+    socket: LocalFd,
     pid: i32,
     since: Instant,
 }
 
 /// The meeting point of a NIC.
 pub struct Node {
-    epoll: OwnedFd,
-    listener: OwnedFd,
+    epoll: LocalFd,
+    listener: LocalFd,
     user: u32,
     barrier: Barrier,
     /// The sockets of channels, by their number. The channel holds its socket too.
-    channels: Vec<Option<Arc<OwnedFd>>>,
+    channels: Vec<Option<Arc<LocalFd>>>,
     /// The processes that made them, if it was not us.
     visitors: Vec<i32>,
     /// Numbers that can be used again.
@@ -189,8 +190,8 @@ impl Node {
         // SAFETY: no memory is involved.
         let epoll = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
         // SAFETY: the kernel has just given us this descriptor, and nobody else has it.
-        let epoll = unsafe { OwnedFd::from_raw_fd(epoll) };
-        let spare = Some(epoll.try_clone()?);
+        let epoll = LocalFd::from(unsafe { OwnedFd::from_raw_fd(epoll) });
+        let spare = Some(epoll.as_fd().try_clone_to_owned()?);
         let node = Node {
             epoll,
             listener,
@@ -287,7 +288,7 @@ impl Node {
     }
 
     /// A connection to whoever of this user listens for an address, and who that is.
-    fn reach(&self, to: SocketAddr) -> io::Result<Option<(OwnedFd, socket::Credentials)>> {
+    fn reach(&self, to: SocketAddr) -> io::Result<Option<(LocalFd, socket::Credentials)>> {
         for name in socket::candidates(self.user, to) {
             if let Some(socket) = socket::connect(&name)? {
                 let credentials = socket::credentials(socket.as_fd())?;
@@ -297,7 +298,7 @@ impl Node {
         Ok(None)
     }
 
-    fn channel(&mut self, id: ChannelId, pid: i32, region: Region, socket: OwnedFd) -> Channel {
+    fn channel(&mut self, id: ChannelId, pid: i32, region: Region, socket: LocalFd) -> Channel {
         let socket = Arc::new(socket);
         if let Some(place) = self.channels.get_mut(id.0 as usize) {
             *place = Some(socket.clone());
@@ -360,7 +361,7 @@ impl Node {
     fn turn_away(&mut self) {
         self.spare = None;
         drop(socket::accept(self.listener.as_fd()));
-        self.spare = self.epoll.try_clone().ok();
+        self.spare = self.epoll.as_fd().try_clone_to_owned().ok();
     }
 
     /// A stranger has said something, or left.

@@ -1,10 +1,12 @@
 //! The memory of a channel, as the two processes map it.
 
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 
 use weft_mem::device::Kind;
+use weft_mem::fork::LocalMapping;
 use weft_mem::known::Known;
 
 use super::layout::{REGION_BYTES, REGION_HOT_BYTES};
@@ -16,6 +18,8 @@ const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
 /// A mapping of [`REGION_BYTES`] bytes that another process maps too. Everything in it may change at any time.
 #[derive(Debug)]
 pub(crate) struct Region {
+    // Dropped before the mapping goes.
+    local: ManuallyDrop<LocalMapping>,
     start: NonNull<u8>,
     /// Devices that know it.
     known: Known,
@@ -79,9 +83,10 @@ impl Region {
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        NonNull::new(start.cast())
-            .map(|start| Region { start, known: Known::new() })
-            .ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        // SAFETY: the mapping was made above, and goes in `drop`, behind this.
+        let local = unsafe { LocalMapping::new(start.as_ptr(), REGION_BYTES) };
+        Ok(Region { local: ManuallyDrop::new(local), start, known: Known::new() })
     }
 
     /// Makes it known to a kind of device.
@@ -100,6 +105,8 @@ impl Drop for Region {
     fn drop(&mut self) {
         // SAFETY: copies from and to it are done when the call that makes them returns.
         unsafe { self.known.forget(self.start.as_ptr()) };
+        // SAFETY: it is not used again.
+        unsafe { ManuallyDrop::drop(&mut self.local) };
         // SAFETY: it is our mapping, and whoever points into it holds the region.
         unsafe { libc::munmap(self.start.as_ptr().cast(), REGION_BYTES) };
     }

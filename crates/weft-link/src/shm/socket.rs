@@ -4,6 +4,8 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+use weft_mem::fork::LocalFd;
+
 use crate::limits::{BACKLOG_MAX, NOTE_DESCRIPTORS_MAX, NOTE_MAX_BYTES};
 
 /// Words of a buffer for the control messages of the most descriptors: a header of 16 bytes, 4 bytes each.
@@ -63,16 +65,16 @@ fn is_local(ip: IpAddr) -> bool {
 }
 
 /// A socket that keeps the bounds of messages, and does not block.
-fn open() -> io::Result<OwnedFd> {
+fn open() -> io::Result<LocalFd> {
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: no memory is involved.
     let descriptor = check(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })?;
     // SAFETY: the kernel has just given us this descriptor, and nobody else has it.
-    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) }.into())
 }
 
 /// Listens under a name.
-pub(crate) fn listen(name: &Name) -> io::Result<OwnedFd> {
+pub(crate) fn listen(name: &Name) -> io::Result<LocalFd> {
     let socket = open()?;
     // SAFETY: the name holds an address of its length.
     check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const name.address).cast(), name.length) })?;
@@ -82,7 +84,7 @@ pub(crate) fn listen(name: &Name) -> io::Result<OwnedFd> {
 }
 
 /// Connects to who listens there; `None`: nobody does.
-pub(crate) fn connect(name: &Name) -> io::Result<Option<OwnedFd>> {
+pub(crate) fn connect(name: &Name) -> io::Result<Option<LocalFd>> {
     let socket = open()?;
     // SAFETY: the name holds an address of its length.
     match check(unsafe { libc::connect(socket.as_raw_fd(), (&raw const name.address).cast(), name.length) }) {
@@ -93,13 +95,13 @@ pub(crate) fn connect(name: &Name) -> io::Result<Option<OwnedFd>> {
 }
 
 /// A connection that waits; `None`: there is none.
-pub(crate) fn accept(listener: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
+pub(crate) fn accept(listener: BorrowedFd<'_>) -> io::Result<Option<LocalFd>> {
     let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: the address of the other end is not asked for.
     let descriptor = unsafe { libc::accept4(listener.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), flags) };
     match check(descriptor) {
         // SAFETY: the kernel has just given us this descriptor, and nobody else has it.
-        Ok(descriptor) => Ok(Some(unsafe { OwnedFd::from_raw_fd(descriptor) })),
+        Ok(descriptor) => Ok(Some(unsafe { OwnedFd::from_raw_fd(descriptor) }.into())),
         Err(error) if passing(&error) || error.kind() == io::ErrorKind::ConnectionAborted => Ok(None),
         Err(error) => Err(error),
     }

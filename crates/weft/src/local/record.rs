@@ -22,6 +22,7 @@
 //! | Data | token | offset | a part of what is read |
 //! | Result | token | | values from before an atomic |
 //! | Welcome | | | |
+//! | Again | token | | |
 
 use weft_core::atomic::AtomicCall;
 use weft_core::event::Failure;
@@ -84,12 +85,14 @@ pub(super) enum Response {
     Result = 4,
     /// The channel is taken: what is in the ring will be.
     Welcome = 5,
+    /// The target may not reach the initiator's memory any more: ask again, with the bytes, or for the bytes.
+    Again = 6,
 }
 
 impl Response {
     pub(super) fn of(record: &Record) -> Option<Response> {
         use Response::*;
-        const ALL: [Response; 5] = [Answer, Pull, Data, Result, Welcome];
+        const ALL: [Response; 6] = [Answer, Pull, Data, Result, Welcome, Again];
         ALL.get(usize::from(record.kind).wrapping_sub(1)).copied()
     }
 

@@ -972,8 +972,19 @@ impl Route {
                 engine.report(&command, placed.map_err(|_| Failure::LocalFault));
             }
             (Response::Welcome, _) => self.accepted = true,
+            (Response::Again, Some(waiting)) => {
+                let (command, state) = (waiting.command, waiting.state);
+                if state != State::Answer || !matches!(command.operation, Operation::Write | Operation::Read) {
+                    return Err(Broken);
+                }
+                self.waiting.remove(token);
+                let lane = self.lane_of(&command);
+                let queue = self.queue(lane);
+                // Before all others, but for one that is in the ring in part.
+                queue.commands.insert(usize::from(queue.begun.is_some()), command);
+            }
             // What was given up is answered late.
-            (Response::Answer | Response::Data | Response::Result, None) => {}
+            (Response::Answer | Response::Data | Response::Result | Response::Again, None) => {}
         }
         self.channel.responses().advance();
         Ok(true)

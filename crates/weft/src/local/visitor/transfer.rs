@@ -1,5 +1,7 @@
 //! Copies that this node does in the memory of a peer, by cross-memory attach.
 
+use std::sync::atomic::Ordering;
+
 use weft_core::engine::hall::Room;
 use weft_core::engine::{Engine, Touched};
 use weft_core::event::Failure;
@@ -8,8 +10,8 @@ use weft_link::shm::Broken;
 use weft_mem::HostMemory;
 use weft_mem::attach::{self, TransferError};
 
-use super::super::LocalStatistics;
-use super::super::record;
+use super::super::record::{self, Response};
+use super::super::{LocalStatistics, WORD_CAN_ATTACH};
 use super::{Copying, Offer, Visitor, local};
 use crate::limits::LOCAL_ATTACH_BYTES;
 
@@ -64,6 +66,9 @@ impl Visitor {
             self.transfers.push_front(transfer);
             return Ok(());
         }
+        if matches!(copied, Err(TransferError::NotPermitted | TransferError::System(_))) {
+            return self.withdraw_attach(engine, transfer.what);
+        }
         statistics.attached += u64::from(copied.is_ok());
         let settled = engine.memory_mut().settle();
         let failed = copied.err().or_else(|| settled.err().map(TransferError::Local)).map(|error| match error {
@@ -90,5 +95,26 @@ impl Visitor {
                 self.answer(read.token, failed.map_or(Ok(()), |(fault, _)| Err(record::failure_of(fault))))
             }
         }
+    }
+
+    /// The system lets us copy no more in the peer's memory, though it did (its process gave up its rights): the ring takes
+    /// over, for what was under way too.
+    fn withdraw_attach(&mut self, engine: &mut Engine<HostMemory>, what: Copying) -> Result<(), Broken> {
+        self.channel.shared_word(WORD_CAN_ATTACH).store(0, Ordering::SeqCst);
+        let token = match what {
+            Copying::Offer(index, _) => {
+                let Some(offer) = self.offers.get_mut(index) else { return Ok(()) };
+                offer.spans = None;
+                return self.pull(engine, index);
+            }
+            Copying::Write(write, _) => {
+                if write.immediate.is_some() {
+                    engine.unreserve_remote_write(self.arrival.endpoint);
+                }
+                write.token
+            }
+            Copying::Read(read, _) => read.token,
+        };
+        self.respond(Response::Again.record(u64::from(token), 0))
     }
 }
