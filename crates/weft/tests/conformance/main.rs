@@ -18,6 +18,7 @@ mod flow;
 mod lifetimes;
 mod matching;
 mod messages;
+mod patterns;
 mod peers;
 mod remote_memory;
 mod sharing;
@@ -103,6 +104,10 @@ macro_rules! cases {
             peers {
                 two_peers_do_not_mix many_endpoints all_to_all both_ways_at_once fabrics_do_not_hear_each_other
                 many_threads
+            }
+            patterns {
+                both_ways_with_short_queues synchronous_both_ways receives_come_late a_reader_pauses rings_of_nodes
+                everybody_to_everybody remote_memory_both_ways waiting_messages_hold_up_no_remote_memory
             }
             triggers {
                 deferred_sends_go_in_order_of_threshold messages_trigger_answers chains_run_by_themselves
