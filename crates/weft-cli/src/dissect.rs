@@ -358,6 +358,9 @@ fn walk<'a>(packet: &Packet<'a>) -> Result<(&'a [u8], Result<Path, GraphError>),
         LinkType::Null => behind(4).map(|rest| (rest, graph::walk(Link::Ip, rest))),
         LinkType::LinuxSll => cooked(14, 16),
         LinkType::LinuxSll2 => cooked(0, 20),
+        LinkType::ErfOther(kind) => Err(format!("ERF type {kind}")),
+        // The reader opens these records.
+        LinkType::Erf => Err("ERF".to_string()),
         LinkType::Other(number) => Err(format!("link type {number}")),
     }
 }
