@@ -281,6 +281,38 @@ fn a_damaged_erf_record_is_marked_and_the_rest_is_decoded() {
 }
 
 #[test]
+fn infiniband_packets_are_written_as_erf_which_wireshark_reads() {
+    let folder = empty_folder("infiniband");
+    let (erf, plain) = (folder.join("erf.pcap"), folder.join("plain.pcap"));
+    let erf = erf.to_str().unwrap();
+    for opcode in ["RC SEND Only", "RC Acknowledge"] {
+        let made = weft(&["encode", "infiniband", opcode, "--out", erf]);
+        assert!(made.status.success(), "{}", text(&made.stderr));
+    }
+    let bytes = std::fs::read(erf).unwrap();
+    assert_eq!(bytes[20..24], 197u32.to_le_bytes(), "the link type");
+    assert_eq!(bytes[24 + 16 + 8], 21, "the type of the record");
+    let shown = text(&weft(&["decode", erf, "--json"]).stdout);
+    assert_eq!(shown.matches("\"checksums\":{\"icrc\":\"good\",\"vcrc\":\"good\"}").count(), 2, "{shown}");
+    // The same packets without records around them are of link type 247.
+    let mut file = bytes[..24].to_vec();
+    file[20] = 247;
+    let mut rest = &bytes[24..];
+    while let Some((header, behind)) = rest.split_at_checked(16) {
+        let length = u32::from_le_bytes(header[8..12].try_into().unwrap()) as usize;
+        let shorter = (length as u32 - 16).to_le_bytes();
+        file.extend([&header[..8], &shorter, &shorter, &behind[16..length]].concat());
+        rest = &behind[length..];
+    }
+    std::fs::write(&plain, file).unwrap();
+    let plain = plain.to_str().unwrap();
+    assert_eq!(text(&weft(&["decode", plain, "--json"]).stdout), shown);
+    let refused = weft(&["encode", "infiniband", "RC SEND Only", "--out", plain]);
+    assert!(text(&refused.stderr).contains("link type"), "{}", text(&refused.stderr));
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
 fn wrong_words_get_usage() {
     for (arguments, wanted) in [
         (&["frobnicate"][..], "unknown command `frobnicate`"),
