@@ -9,7 +9,7 @@ use weft_wire::bundle;
 use weft_wire::capture::{LinkType, Packet};
 use weft_wire::command::Kind;
 use weft_wire::graph::{self, GraphError, LayerKind, Path, Stop};
-use weft_wire::header::{TcpView, tcp_flag};
+use weft_wire::header::{LrhView, TcpView, link_next_header, tcp_flag};
 use weft_wire::stream::{MpaConnection, MpaError, MpaStep, Reassembly, Side};
 use weft_wire::table::{Checked, DecodeError, Decoded, Integrity, Link, Outer, ProtocolId, Seen, Tables};
 
@@ -127,7 +127,7 @@ impl<'t> Dissector<'t> {
             Stop::Udp | Stop::Transport => self.datagram(&frame, &path, &mut each),
             Stop::Other => match self.tables.identify(&path.seen) {
                 Some(protocol) => each(&frame, Found::Unit(self.unit(protocol, path.payload(data), &path.outer(data)))),
-                None => each(&frame, Found::Other(last_layer(&path))),
+                None => each(&frame, Found::Other(last_layer(&path, data))),
             },
         }
     }
@@ -154,7 +154,7 @@ impl<'t> Dissector<'t> {
                 return each(frame, Found::Unit(unit));
             }
         }
-        each(frame, Found::Other(last_layer(path)));
+        each(frame, Found::Other(last_layer(path, frame.data)));
     }
 
     /// The packets of a bundle, each as if it had come alone (P-2.9).
@@ -215,7 +215,7 @@ impl<'t> Dissector<'t> {
         }
         let header = path.innermost(LayerKind::Tcp).and_then(|at| TcpView::new(frame.data.get(at..)?).ok());
         let (Some(header), Some(flow)) = (header, flow(path, frame.data)) else {
-            return each(frame, Found::Other(last_layer(path)));
+            return each(frame, Found::Other(last_layer(path, frame.data)));
         };
         let syn = header.flags() & tcp_flag::SYN != 0;
         let new = !self.conversations.contains_key(&flow);
@@ -249,7 +249,7 @@ impl<'t> Dissector<'t> {
             }
         }
         if count == 0 {
-            each(frame, Found::Other(last_layer(path)));
+            each(frame, Found::Other(last_layer(path, frame.data)));
         }
     }
 
@@ -358,6 +358,9 @@ fn walk<'a>(packet: &Packet<'a>) -> Result<(&'a [u8], Result<Path, GraphError>),
         LinkType::Null => behind(4).map(|rest| (rest, graph::walk(Link::Ip, rest))),
         LinkType::LinuxSll => cooked(14, 16),
         LinkType::LinuxSll2 => cooked(0, 20),
+        LinkType::ErfOther(kind) => Err(format!("ERF type {kind}")),
+        // The reader opens these records.
+        LinkType::Erf => Err("ERF".to_string()),
         LinkType::Other(number) => Err(format!("link type {number}")),
     }
 }
@@ -372,8 +375,19 @@ fn explain(error: &GraphError, packet: &Packet<'_>) -> String {
     }
 }
 
-fn last_layer(path: &Path) -> String {
-    path.layers().last().map_or_else(|| "nothing".to_string(), |layer| layer.kind.to_string())
+/// What a frame without RDMA is: its last layer, or what an InfiniBand packet has instead of a transport.
+fn last_layer(path: &Path, frame: &[u8]) -> String {
+    let Some(layer) = path.layers().last() else { return "nothing".to_string() };
+    let next = (layer.kind == LayerKind::Lrh).then(|| LrhView::new(frame.get(layer.offset as usize..)?).ok()).flatten();
+    match next.map(|lrh| lrh.lnh()) {
+        Some(link_next_header::IPV6) => "raw IPv6".to_string(),
+        // A raw header: two reserved bytes, then an EtherType.
+        Some(link_next_header::RAW) => match path.payload(frame) {
+            [_, _, high, low, ..] => format!("raw {:#06x}", u16::from_be_bytes([*high, *low])),
+            _ => "raw".to_string(),
+        },
+        _ => layer.kind.to_string(),
+    }
 }
 
 /// Source and destination ends, for UDP and TCP in IP.

@@ -205,7 +205,8 @@ fn envelope(tables: &Tables, id: ProtocolId) -> ((Link, LinkType), Envelope) {
         return (ethernet, Envelope::default());
     }
     if wanted("link") == Some(Link::InfiniBand as u64) {
-        return ((Link::InfiniBand, LinkType::InfiniBand), Envelope::example_infiniband(false));
+        // Link type 247 would say it without a record around, but Wireshark does not read that.
+        return ((Link::InfiniBand, LinkType::Erf), Envelope::example_infiniband(false));
     }
     let ipv6 = wanted("ip_version") == Some(6) || wanted("ethertype") == Some(u64::from(ether_type::IPV6));
     match wanted("ethertype").and_then(|value| u16::try_from(value).ok()) {
@@ -239,8 +240,10 @@ fn append(file: &str, link: LinkType, bytes: &[u8]) -> Result<(), Failure> {
         return Err(Failure::Told("it is no pcap file of weft's with this link type: choose another".to_string()));
     }
     handle.seek(std::io::SeekFrom::End(0))?;
-    let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
     // A packet that was never on a wire has no time; the same command makes the same file.
+    let erf = (link == LinkType::Erf).then(|| pcap::erf_header(0, u16::try_from(bytes.len()).unwrap_or(u16::MAX)));
+    let record = [erf.as_ref().map_or(&[][..], |header| header), bytes].concat();
+    let length = u32::try_from(record.len()).unwrap_or(u32::MAX);
     handle.write_all(&pcap::record_header(0, length))?;
-    Ok(handle.write_all(bytes)?)
+    Ok(handle.write_all(&record)?)
 }

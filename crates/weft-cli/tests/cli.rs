@@ -232,6 +232,87 @@ fn a_bad_packet_is_marked_and_the_rest_is_decoded() {
 }
 
 #[test]
+fn infiniband_is_read_from_erf_records() {
+    let shown = text(&weft(&["decode", &file("erf_infiniband.pcap")]).stdout);
+    let lines: Vec<&str> = shown.lines().collect();
+    for (number, wanted) in [
+        "    0.000000           LID 2 → LID 1           InfiniBand    30 RC SEND Only queue=0xd38e43 ",
+        "    0.001000     2001:db8::2 → 2001:db8::1     InfiniBand    94 RC RDMA WRITE Only with Immediate ",
+        "    0.002000           LID 2 → LID 1           InfiniBand    30 RC Acknowledge ",
+        "    0.003000     2001:db8::2 → 2001:db8::1     InfiniBand    90 UD SEND Only ",
+        "    0.004000           LID 2 → LID 1           InfiniBand    54 RC FetchAdd ",
+        "    0.005000           LID 2 → LID 1           InfiniBand    42 RC SEND Only ",
+        "    0.006000           LID 2 → LID 1           InfiniBand    42 RC SEND Only ",
+        "    0.007000           LID 2 → LID 1           raw 0x88b5    18 (no RDMA)",
+        "    0.008000           LID 2 → LID 1           raw IPv6      50 (no RDMA)",
+        "    0.009000       192.0.2.2 → 192.0.2.1       RoCEv2        78 RC RDMA READ Request ",
+        "    0.010000     2001:db8::2 → 2001:db8::1     RoCEv2        82 RC Acknowledge ",
+        "    0.011000               - → -               ERF type 25     6 (no RDMA)",
+        "    0.012000               - → -               -             50 [broken: LRH at byte 0: it claims 50 bytes, \
+         20 are there; the capture kept 20 of 50 bytes (snap length)]",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let line = lines[number];
+        assert!(line.starts_with(&format!("{:>5}{wanted}", number + 1)), "{line}");
+        assert_eq!(line.contains("[vcrc bad: "), [5, 6].contains(&number), "{line}");
+        assert_eq!(line.contains("[icrc bad: "), number == 6, "{line}");
+    }
+    assert_eq!(lines.len(), 13);
+    let json = text(&weft(&["decode", &file("erf_infiniband.pcap"), "--json"]).stdout);
+    for (both, count) in [("good\",\"vcrc\":\"good", 5), ("good\",\"vcrc\":\"bad", 1), ("bad\",\"vcrc\":\"bad", 1)] {
+        assert_eq!(json.matches(&format!("\"checksums\":{{\"icrc\":\"{both}\"}}")).count(), count, "{both}");
+    }
+    assert!(json.starts_with("{\"frame\":1,\"time\":1700000000.995999990,\"frame_length\":30,"), "{json}");
+}
+
+#[test]
+fn a_damaged_erf_record_is_marked_and_the_rest_is_decoded() {
+    let mut bytes = capture("erf_infiniband.pcap");
+    // Its length, to less than its header.
+    bytes[24 + 16 + 10..24 + 16 + 12].copy_from_slice(&15u16.to_be_bytes());
+    let output = weft_on(&["decode", "-"], &bytes);
+    let shown = text(&output.stdout);
+    assert!(output.status.success() && shown.lines().count() == 13, "{shown}");
+    let wanted = "    1 [broken: the ERF record at offset 24 cannot be read: it claims 15 bytes, but its headers alone \
+                  take 16]\n";
+    assert!(shown.starts_with(wanted), "{shown}");
+}
+
+#[test]
+fn infiniband_packets_are_written_as_erf_which_wireshark_reads() {
+    let folder = empty_folder("infiniband");
+    let (erf, plain) = (folder.join("erf.pcap"), folder.join("plain.pcap"));
+    let erf = erf.to_str().unwrap();
+    for opcode in ["RC SEND Only", "RC Acknowledge"] {
+        let made = weft(&["encode", "infiniband", opcode, "--out", erf]);
+        assert!(made.status.success(), "{}", text(&made.stderr));
+    }
+    let bytes = std::fs::read(erf).unwrap();
+    assert_eq!(bytes[20..24], 197u32.to_le_bytes(), "the link type");
+    assert_eq!(bytes[24 + 16 + 8], 21, "the type of the record");
+    let shown = text(&weft(&["decode", erf, "--json"]).stdout);
+    assert_eq!(shown.matches("\"checksums\":{\"icrc\":\"good\",\"vcrc\":\"good\"}").count(), 2, "{shown}");
+    // The same packets without records around them are of link type 247.
+    let mut file = bytes[..24].to_vec();
+    file[20] = 247;
+    let mut rest = &bytes[24..];
+    while let Some((header, behind)) = rest.split_at_checked(16) {
+        let length = u32::from_le_bytes(header[8..12].try_into().unwrap()) as usize;
+        let shorter = (length as u32 - 16).to_le_bytes();
+        file.extend([&header[..8], &shorter, &shorter, &behind[16..length]].concat());
+        rest = &behind[length..];
+    }
+    std::fs::write(&plain, file).unwrap();
+    let plain = plain.to_str().unwrap();
+    assert_eq!(text(&weft(&["decode", plain, "--json"]).stdout), shown);
+    let refused = weft(&["encode", "infiniband", "RC SEND Only", "--out", plain]);
+    assert!(text(&refused.stderr).contains("link type"), "{}", text(&refused.stderr));
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
 fn wrong_words_get_usage() {
     for (arguments, wanted) in [
         (&["frobnicate"][..], "unknown command `frobnicate`"),

@@ -12,6 +12,7 @@ use std::path::Path;
 
 use judge::bitwise::{self, Before};
 use judge::build::{self, CLIENT, Connection, Noise, ROCE_V2_PORT, SERVER, SOURCE_PORT};
+use judge::erf::{self, Content};
 use judge::iwarp::{self, Compared, Unit};
 use judge::roce::{self, Knowledge};
 use judge::wrappings::{network, wrappings};
@@ -302,6 +303,59 @@ fn compare_all(tables: &Tables, name: &str, frames: &[Vec<u8>], count: usize) {
 }
 
 // ---------------------------------------------------------------- reverse: around the transport
+
+/// The capture of ERF records is what `judge/erf.rs` makes (`WEFT_BLESS=1` writes it), and tshark and we see the same
+/// packets, times and lengths in it.
+#[test]
+fn erf_records_are_read_as_tshark_reads_them() {
+    let tables = tables();
+    let records = erf::records(&tables);
+    let path = erf::path();
+    if std::env::var_os("WEFT_BLESS").is_some() {
+        std::fs::write(&path, erf::file(&records)).unwrap();
+    }
+    assert_eq!(std::fs::read(&path).unwrap(), erf::file(&records), "{path:?} is not what is made here");
+    let (frames, seen) = (frames(&path), dissect(&path, Sums::Check));
+    assert_eq!((frames.len(), seen.len()), (records.len(), records.len()));
+    let mut values = 0;
+    for (number, ((record, frame), seen)) in records.iter().zip(&frames).zip(&seen).enumerate() {
+        packet(&format!("ERF record {}", number + 1), || {
+            let about = seen.layers("geninfo").next().unwrap();
+            let theirs = |name: &str| about.find(name).first().unwrap().show.parse::<usize>().unwrap();
+            assert_eq!((frame.original_length as usize, frame.bytes.len()), (theirs("len"), theirs("caplen")));
+            assert_eq!(frame.original_length, u32::from(record.wire_length));
+            let nanoseconds = about.find("timestamp").first().unwrap().value.replace('.', "");
+            assert_eq!(frame.timestamp_ns.to_string(), nanoseconds);
+            assert_eq!(frame.timestamp_ns, erf::time_ns(number));
+            let erf = seen.layers("erf").next().unwrap();
+            assert_eq!(erf.find("erf.types.type").first().unwrap().show, record.kind().to_string());
+            let link = match record.kind() {
+                2 | 16 => LinkType::Ethernet,
+                21 => LinkType::InfiniBand,
+                other => LinkType::ErfOther(other),
+            };
+            assert_eq!(frame.link, link);
+            match record.content {
+                Content::Transport(link) => {
+                    assert_eq!(seen.complaints(), [""; 0]);
+                    let parsed = roce::parse(&tables, link, &frame.bytes).unwrap();
+                    values += roce::compare(&tables, &frame.bytes, &parsed, seen);
+                    roce::rebuild(&tables, &frame.bytes, &parsed);
+                }
+                Content::Wrong => {
+                    let path = graph::walk(Link::InfiniBand, &frame.bytes).unwrap();
+                    let mut decoded = Decoded::default();
+                    let protocol = tables.identify(&path.seen).unwrap();
+                    tables.decode(protocol, path.payload(&frame.bytes), &mut decoded).unwrap();
+                    let integrity = tables.verify(&decoded, path.payload(&frame.bytes), &path.outer(&frame.bytes));
+                    assert!(!integrity.is_intact());
+                }
+                Content::Other => {}
+            }
+        });
+    }
+    println!("{} records, {values} values", records.len());
+}
 
 #[test]
 fn roce_is_found_in_tags_and_tunnels_as_tshark_finds_it() {

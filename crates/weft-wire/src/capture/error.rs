@@ -2,6 +2,8 @@
 
 use core::fmt;
 
+use super::erf::ErfFault;
+
 /// Why a capture, or one block of it, cannot be read. All are the file's fault but [`CaptureError::Undrained`].
 ///
 /// An `offset` is where the record or block at fault starts, counted in bytes from the start of the file.
@@ -123,6 +125,13 @@ pub enum CaptureError {
         /// The time in units of its interface.
         ticks: u64,
     },
+    /// An ERF record is malformed.
+    Erf {
+        /// Where the pcap record or pcapng block starts that holds it.
+        offset: u64,
+        /// What is wrong with it.
+        fault: ErfFault,
+    },
     /// The caller ended the file while the reader could still read from what it holds.
     Undrained {
         /// Where the unread part starts.
@@ -210,6 +219,7 @@ impl fmt::Display for CaptureError {
                 "the packet block at offset {offset} has the time {ticks} (in units of its interface), which is not \
                  between the years 1970 and 2554"
             ),
+            Self::Erf { offset, fault } => write!(out, "the ERF record at offset {offset} cannot be read: {fault}"),
             Self::Undrained { offset } => write!(
                 out,
                 "the reader was finished with unread records at offset {offset}: call next until it needs more"

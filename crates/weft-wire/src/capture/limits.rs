@@ -12,6 +12,9 @@ pub const BUFFERED_BLOCK_LENGTH_MAX_BYTES: u32 = 1_048_576;
 /// past this one the length is taken for damage, because where the next block starts is then anyone's guess.
 pub const BLOCK_LENGTH_MAX_BYTES: u32 = 16_777_216;
 
+/// How many extension headers one ERF record may have. Cards write a few.
+pub const ERF_EXTENSIONS_MAX: usize = 32;
+
 /// How many interfaces one pcapng section may describe; it bounds the only state that grows with the file.
 pub const INTERFACES_MAX: usize = 65_536;
 

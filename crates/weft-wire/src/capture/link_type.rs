@@ -13,6 +13,11 @@ pub enum LinkType {
     LinuxSll,
     /// Linux "cooked" capture, second version (276).
     LinuxSll2,
+    /// Endace's ERF (197), of a file or an interface: each record tells what is in it. The reader opens the records, so
+    /// that their packets come with another link type than this one.
+    Erf,
+    /// A packet from an ERF record of this type, which is neither Ethernet nor InfiniBand.
+    ErfOther(u8),
     /// InfiniBand (247), from the local route header on.
     InfiniBand,
     /// Any other number.
@@ -27,6 +32,7 @@ impl LinkType {
             1 => Self::Ethernet,
             12 | 14 | 101 | 228 | 229 => Self::RawIp,
             113 => Self::LinuxSll,
+            197 => Self::Erf,
             247 => Self::InfiniBand,
             276 => Self::LinuxSll2,
             other => Self::Other(other),
@@ -40,6 +46,7 @@ impl LinkType {
             Self::Ethernet => 1,
             Self::RawIp => 101,
             Self::LinuxSll => 113,
+            Self::Erf | Self::ErfOther(_) => 197,
             Self::InfiniBand => 247,
             Self::LinuxSll2 => 276,
             Self::Other(number) => number,

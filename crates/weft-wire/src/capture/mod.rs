@@ -1,10 +1,11 @@
-//! Capture files as bytes: pcap and pcapng are read, pcap is written.
+//! Capture files as bytes: pcap and pcapng are read, ERF records in them opened, and pcap is written.
 //!
 //! Nothing here touches a file. [`Reader`] is handed whatever bytes the caller has and says how many it is done with;
 //! [`mod@write`] gives the headers that go before the packets. Read [`Reader`] first, then `pcap.rs` and `pcapng.rs`,
-//! which hold one format each.
+//! which hold one format each, and `erf.rs`.
 
 mod byte_order;
+mod erf;
 mod error;
 mod interface;
 pub mod limits;
@@ -15,6 +16,7 @@ mod pcapng;
 mod tests;
 pub mod write;
 
+pub use erf::ErfFault;
 pub use error::CaptureError;
 pub use link_type::LinkType;
 
@@ -88,7 +90,7 @@ pub enum Step<'a> {
         /// The packet, which borrows from the buffer.
         packet: Packet<'a>,
     },
-    /// A malformed block. What follows it can still be read.
+    /// A malformed block or ERF record. What follows it can still be read.
     Bad {
         /// Bytes to drop from the front of the buffer.
         consumed: usize,
@@ -102,9 +104,10 @@ pub enum Step<'a> {
 pub struct Packet<'a> {
     /// What the first byte of `data` belongs to.
     pub link_type: LinkType,
-    /// Nanoseconds since 1970-01-01 00:00 UTC; zero for a pcapng simple packet, which has no time.
+    /// Nanoseconds since 1970-01-01 00:00 UTC; zero for a pcapng simple packet, which has no time. An ERF record's own
+    /// time counts.
     pub timestamp_ns: u64,
-    /// Length on the wire, as the file claims it: more than `data` has when the capture cut the packet short.
+    /// Length on the wire, as the file or the ERF record claims it: more than `data` has when the capture cut the packet short.
     pub original_length: u32,
     /// The bytes that were captured.
     pub data: &'a [u8],
@@ -155,7 +158,7 @@ impl Reader {
             State::Failed(error) => Err(*error),
         };
         match step {
-            Ok(step) => Ok(self.advance(step, buffer.len())),
+            Ok(step) => Ok(self.advance(open_erf(step, self.record_offset), buffer.len())),
             Err(error) => {
                 self.state = State::Failed(error);
                 Err(error)
@@ -215,6 +218,17 @@ impl Reader {
             }
         }
         step
+    }
+}
+
+/// A packet out of its ERF record, where it is in one.
+fn open_erf(step: Step<'_>, offset: u64) -> Step<'_> {
+    match step {
+        Step::Packet { consumed, packet } if packet.link_type == LinkType::Erf => match erf::open(&packet) {
+            Ok(packet) => Step::Packet { consumed, packet },
+            Err(fault) => Step::Bad { consumed, error: CaptureError::Erf { offset, fault } },
+        },
+        step => step,
     }
 }
 

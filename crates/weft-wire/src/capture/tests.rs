@@ -236,6 +236,46 @@ fn what_is_written_is_read() {
     assert_eq!(reading.end, Ok(()));
 }
 
+/// An ERF record with a packet of two bytes. A `length` below 16 is a lie.
+fn erf(kind: u8, length: u16) -> Vec<u8> {
+    let mut record = write::erf_header(1_500_000_000, 2).to_vec();
+    record[8] = kind;
+    record[10..12].copy_from_slice(&length.to_be_bytes());
+    record.extend(b"ib");
+    record
+}
+
+#[test]
+fn erf_records_are_opened_in_both_formats_and_byte_orders() {
+    let records = [erf(21, 18), erf(21, 24), erf(25, 18), erf(21, 15), erf(21, 18)];
+    let infiniband = || found(LinkType::InfiniBand, 1_500_000_000, 2, b"ib");
+    let bad = |offset: usize| {
+        let fault = ErfFault::Length { claimed: 15, headers: 16 };
+        Found::Bad(CaptureError::Erf { offset: offset as u64, fault })
+    };
+    let other = found(LinkType::ErfOther(25), 1_500_000_000, 2, b"ib");
+    for order in [Little, Big] {
+        let mut pcap = File::pcap(order, 0xa1b2_c3d4, 197);
+        let mut pcapng = File::new(order).section().interface(197, 0, &[]);
+        let (mut pcap_offsets, mut pcapng_offsets) = (Vec::new(), Vec::new());
+        for record in &records {
+            pcap_offsets.push(pcap.bytes.len());
+            pcapng_offsets.push(pcapng.bytes.len());
+            pcap = pcap.u32(9).u32(9).u32(18).u32(18).bytes(record);
+            pcapng = pcapng.enhanced(0, 9, 18, record);
+        }
+        for (file, offsets) in [(pcap, pcap_offsets), (pcapng, pcapng_offsets)] {
+            let reading = read_every_way(&file.bytes);
+            let expected = [infiniband(), infiniband(), other.clone(), bad(offsets[3]), infiniband()];
+            assert_eq!((&reading.found[..], reading.end), (&expected[..], Ok(())));
+        }
+    }
+    let fault = ErfFault::Cut { needed: 16, have: 3 };
+    let text = CaptureError::Erf { offset: 24, fault }.to_string();
+    let expected = "the ERF record at offset 24 cannot be read: its headers take at least 16 bytes, but only 3 were";
+    assert!(text.starts_with(expected), "{text}");
+}
+
 #[test]
 fn a_file_cut_anywhere_gives_what_came_before_and_says_where_it_ends() {
     let pcap = sample_pcap(Little, 0xa1b2_c3d4);
@@ -451,7 +491,8 @@ proptest! {
     #[test]
     fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..256)) {
         read_every_way(&bytes);
-        for start in [&sample_pcap(Little, 0xa1b2_c3d4)[..24], &sample_pcapng(Big, Big)[..28]] {
+        let erf = write::file_header(LinkType::Erf);
+        for start in [&sample_pcap(Little, 0xa1b2_c3d4)[..24], &erf, &sample_pcapng(Big, Big)[..28]] {
             read_every_way(&[start, &bytes].concat());
         }
     }

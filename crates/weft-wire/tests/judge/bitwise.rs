@@ -21,8 +21,8 @@ pub fn crc(width: u32, polynomial: u64, bytes: &[u8]) -> u64 {
     (0..width).fold(0, |turned, bit| turned << 1 | (inverted >> bit & 1))
 }
 
-/// CRC-32 as ICRC bytes on the wire: the lowest byte first.
-fn on_the_wire(covered: &[u8]) -> [u8; 4] {
+/// CRC-32 as ICRC bytes on the wire: the lowest byte first. Ethernet's frame check sequence is the same.
+pub fn on_the_wire(covered: &[u8]) -> [u8; 4] {
     (crc(32, 0x04c1_1db7, covered) as u32).to_le_bytes()
 }
 

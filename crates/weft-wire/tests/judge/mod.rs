@@ -2,12 +2,13 @@
 //! with one of tshark's.
 //!
 //! `roce` and `iwarp` hold the two tables of names and the comparisons; `build` makes frames and `wrappings` what goes
-//! around them; `bitwise` has CRCs of its own that share nothing with the product.
+//! around them; `erf` has the capture of ERF records; `bitwise` has CRCs of its own that share nothing with the product.
 #![expect(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "helpers of a test may fail loudly")]
 #![expect(unreachable_pub, reason = "a test's modules are read by nobody else")]
 
 pub mod bitwise;
 pub mod build;
+pub mod erf;
 pub mod iwarp;
 pub mod roce;
 pub mod wrappings;
@@ -79,7 +80,6 @@ pub fn dissect(file: &Path, sums: Sums) -> Vec<Dissected> {
         command.args(["--disable-heuristic", guesser]);
     }
     command.args(["-o", "iwarp_ddp_rdmap.reassemble_iwarp_rdma_send:FALSE"]);
-    command.args(["-o", "uat:user_dlts:\"User 0 (DLT=147)\",\"infiniband\",\"0\",\"\",\"0\",\"\""]);
     for protocol in ["ip", "udp", "tcp"] {
         let check = if sums == Sums::Check { "TRUE" } else { "FALSE" };
         command.arg("-o").arg(format!("{protocol}.check_checksum:{check}"));
@@ -281,6 +281,8 @@ impl Row {
 /// A packet of a capture file.
 pub struct Frame {
     pub link: LinkType,
+    pub timestamp_ns: u64,
+    pub original_length: u32,
     pub bytes: Vec<u8>,
 }
 
@@ -295,7 +297,12 @@ pub fn frames(file: &Path) -> Vec<Frame> {
             Step::NeedMore { .. } => break,
             Step::Skip { consumed } => consumed,
             Step::Packet { consumed, packet } => {
-                frames.push(Frame { link: packet.link_type, bytes: packet.data.to_vec() });
+                frames.push(Frame {
+                    link: packet.link_type,
+                    timestamp_ns: packet.timestamp_ns,
+                    original_length: packet.original_length,
+                    bytes: packet.data.to_vec(),
+                });
                 consumed
             }
             Step::Bad { error, .. } => panic!("{file:?}: {error}"),
@@ -306,7 +313,7 @@ pub fn frames(file: &Path) -> Vec<Frame> {
     frames
 }
 
-/// The captures of real kernels that the tests ship with.
+/// The captures that the tests ship with.
 pub fn captures(begin: &[&str]) -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../captures");
     let mut files: Vec<PathBuf> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -318,18 +325,18 @@ pub fn captures(begin: &[&str]) -> Vec<PathBuf> {
     files
 }
 
-/// tshark 4.0 does not read captures of link type 247 (InfiniBand), although it knows the protocol. Link type 147 is
-/// free for private use; an option tells tshark what is in it.
-const USER_LINK_TYPE: LinkType = LinkType::Other(147);
-
-/// Writes frames as a capture and has tshark read it.
+/// Writes frames as a capture and has tshark read it. tshark 4.0 does not read link type 247 (InfiniBand), although it
+/// knows the protocol, so that such frames are written as ERF.
 pub fn judge(name: &str, link: LinkType, frames: &[Vec<u8>]) -> Vec<Dissected> {
     const MILLISECOND_NS: u64 = 1_000_000;
-    let link = if link == LinkType::InfiniBand { USER_LINK_TYPE } else { link };
-    let mut file = write::file_header(link).to_vec();
-    for (time, frame) in (1u64..).zip(frames) {
-        file.extend(write::record_header(time * MILLISECOND_NS, frame.len() as u32));
-        file.extend(frame);
+    let erf = link == LinkType::InfiniBand;
+    let mut file = write::file_header(if erf { LinkType::Erf } else { link }).to_vec();
+    for (number, frame) in (1u64..).zip(frames) {
+        let time_ns = number * MILLISECOND_NS;
+        let header = write::erf_header(time_ns, frame.len() as u16);
+        let record = if erf { [&header[..], frame].concat() } else { frame.clone() };
+        file.extend(write::record_header(time_ns, record.len() as u32));
+        file.extend(record);
     }
     let path = std::env::temp_dir().join(format!("weft-tshark-{}-{name}.pcap", std::process::id()));
     std::fs::write(&path, file).unwrap();
