@@ -341,6 +341,7 @@ impl DomainBuilder {
         let engine = Engine::new(config, self.fabric.codec(), seed, HostMemory::new());
         let address = link.local();
         let nic = Arc::new(Nic::new(Core::new(engine, link, local), self.progress, self.promised));
+        nic.backoff.prepare(&nic);
         let thread = match self.progress {
             Progress::Manual if self.stand_in => Some(start_thread(&nic, Nic::stand_in)?),
             Progress::Manual => None,

@@ -56,6 +56,11 @@ enum Step {
 }
 
 impl PollBackoff {
+    /// Makes what a thread sleeps on, before descriptors can run out. Without it polls only yield.
+    pub(crate) fn prepare(&self, nic: &Nic) {
+        let _ = self.waiter.set(nic);
+    }
+
     /// A poll has found something, or something was done for a peer.
     #[inline]
     pub(crate) fn reset(&self) {

@@ -92,10 +92,17 @@ impl Actor {
         }
         let late = plan.late && !refused && !self.to_send.is_empty() && self.sending < plan.window;
         while self.receiving < plan.window && !late {
-            let Some((from, index)) = self.to_receive.pop_front() else { break };
+            let Some((from, index)) = self.to_receive.front().copied() else { break };
             let buffer = self.node.buffer(vec![0; length(index)]);
-            self.node.endpoint.tagged_receive(tag(from, index), 0, buffer).unwrap();
-            self.receiving += 1;
+            match self.node.endpoint.tagged_receive(tag(from, index), 0, buffer) {
+                Ok(_) => {
+                    self.to_receive.pop_front();
+                    self.receiving += 1;
+                }
+                // Its message waits here, and its completion has no place.
+                Err(full) if full.error.is_full() => break,
+                Err(other) => panic!("{other}"),
+            }
         }
         let mut read = 0;
         while let Some(completion) = self.node.queue.read().unwrap() {

@@ -43,7 +43,6 @@ fn role() {
         "victim" => kill::victim(&arguments),
         "third" => kill::third(&arguments),
         "foreigner" => others::foreigner(&arguments),
-        "spinner" => others::spinner(&arguments),
         "hostile" => hostile::hostile(&arguments),
         other => panic!("no role {other}"),
     }

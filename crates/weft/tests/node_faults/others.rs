@@ -204,56 +204,6 @@ fn who_is_idle_sleeps_and_wakes() {
     }
 }
 
-/// Echoes without ever waiting.
-pub(crate) fn spinner(arguments: &[String]) {
-    let over = child::watch_parent();
-    let node = Node::new(anywhere(), Progress::Manual);
-    let to = node.domain.addresses().insert(address_from_text(&arguments[0])).unwrap();
-    node.endpoint.tagged_send(to, 0, vec![0; 8]).unwrap();
-    node.endpoint.tagged_receive(0, u64::MAX, vec![0; 64]).unwrap();
-    while !over.load(Ordering::Relaxed) {
-        let Some(completion) = node.queue.read().unwrap() else { continue };
-        if completion.kind == CompletionKind::TaggedReceive {
-            let bytes = completion.into_bytes().unwrap();
-            node.endpoint.tagged_receive(0, u64::MAX, vec![0; 64]).unwrap();
-            node.endpoint.tagged_send(to, 0, bytes).unwrap();
-        }
-    }
-}
-
-#[test]
-fn who_is_busy_does_not_sleep() {
-    let _alone = crate::alone();
-    let rounds = number("WEFT_ROUNDS", 2000);
-    let node = Node::new(anywhere(), Progress::Manual);
-    let mut process = Process::start("spinner", &[address_to_text(node.endpoint.address())], |_| {});
-    let next = |wanted: CompletionKind| {
-        let start = Instant::now();
-        loop {
-            if let Some(completion) = node.queue.read().unwrap() {
-                let completion = completion.ok().unwrap();
-                if completion.kind == wanted {
-                    return completion;
-                }
-            }
-            assert!(start.elapsed() < PATIENCE, "hangs");
-        }
-    };
-    node.endpoint.tagged_receive(0, u64::MAX, vec![0; 64]).unwrap();
-    let source = next(CompletionKind::TaggedReceive).source.unwrap();
-    let to = node.domain.addresses().insert(source).unwrap();
-    let before = work_of(process.pid());
-    for _ in 0..rounds {
-        node.endpoint.tagged_receive(0, u64::MAX, vec![0; 64]).unwrap();
-        node.endpoint.tagged_send(to, 0, vec![1; 8]).unwrap();
-        next(CompletionKind::TaggedReceive);
-    }
-    let switches = work_of(process.pid()).1 - before.1;
-    println!("{rounds} round trips, {switches} voluntary switches");
-    assert!(switches < rounds / 10, "{switches} switches for {rounds} messages");
-    process.kill();
-}
-
 #[test]
 fn requests_behind_a_full_queue_are_not_forgotten() {
     let _alone = crate::alone();
