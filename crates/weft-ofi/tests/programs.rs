@@ -86,6 +86,16 @@ fn randomised_operations_of_ranks_over_packets() {
     mpi(Road::Packets, 3, "mpi_stress", &["2", "3"], "ok stress");
 }
 
+#[test]
+fn ranks_that_others_start() {
+    mpi(Road::Auto, 2, "mpi_spawn", &["2"], "ok spawn");
+}
+
+#[test]
+fn ranks_that_others_start_over_packets() {
+    mpi(Road::Packets, 2, "mpi_spawn", &["2"], "ok spawn");
+}
+
 /// A rank that is killed ends the job with an error; no process of it is left.
 #[test]
 fn a_rank_that_dies_ends_the_job() {

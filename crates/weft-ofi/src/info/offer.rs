@@ -40,8 +40,9 @@ const MESSAGE_DIRECTIONS: u64 = FI_SEND | FI_RECV;
 const MEMORY_DIRECTIONS: u64 = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 /// Secondary capabilities that cost nothing while they are not used, so everybody gets them.
 const FREE_CAPS: u64 = FI_MULTI_RECV | FI_SOURCE | FI_TRIGGER | FI_FENCE | DOMAIN_CAPS;
-/// Capabilities that a program has to ask for even if it asks for no others: they change what it has to do.
-const ASKED_CAPS: u64 = FI_HMEM;
+/// Capabilities that a program has to ask for even if it asks for no others: they change what it has to do. Programs take
+/// all that is offered without hints, and with `FI_SOURCE_ERR` every message of a peer without a name would be an error.
+const ASKED_CAPS: u64 = FI_HMEM | FI_SOURCE_ERR;
 
 /// Capabilities that are the transmitting side's, as fi_endpoint(3) lists them.
 const TRANSMIT_CAPS: u64 = FI_MSG

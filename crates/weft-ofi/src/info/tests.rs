@@ -157,7 +157,7 @@ fn without_a_wish_all_is_offered_but_what_obliges_the_program() {
     let old = offered(FI_EP_RDM, |_| ()).caps;
     let all = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_NAMED_RX_CTX | FI_DIRECTED_RECV | FI_RMA_EVENT;
     assert_eq!(old & all, all);
-    assert_eq!(old & (FI_HMEM | FI_VARIABLE_MSG | FI_XPU_TRIGGER | FI_TAGGED_DIRECTED_RECV), 0);
+    assert_eq!(old & (FI_HMEM | FI_SOURCE_ERR | FI_VARIABLE_MSG | FI_XPU_TRIGGER | FI_TAGGED_DIRECTED_RECV), 0);
     let new = negotiate(FI_EP_RDM, NEW, &Request::default()).unwrap().caps;
     assert_eq!(new, old | FI_EXACT_DIRECTED_RECV | FI_TAGGED_DIRECTED_RECV | FI_TAGGED_MULTI_RECV);
     let datagram = offered(FI_EP_DGRAM, |_| ());
