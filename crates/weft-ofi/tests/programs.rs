@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-use common::{HANG_GUARD, Road, build, compile_stress, compile_walk, run, tail, text, with_plugin};
+use common::{HANG_GUARD, Road, build, compile, compile_stress, compile_walk, run, tail, text, with_plugin};
 
 #[test]
 fn every_call_over_shared_memory() {
@@ -34,6 +34,12 @@ fn randomised_operations_over_packets() {
 #[test]
 fn randomised_operations_over_a_bad_network() {
     stress(Road::Auto, 3, 10_000, "loss=0.01,duplicate=0.01,reorder=0.02,corrupt=0.005,seed=3");
+}
+
+#[test]
+fn many_endpoints() {
+    let output = run(with_plugin(Command::new(compile("many", &["many", "common"])), Road::Auto).arg("weft"));
+    assert!(output.status.success() && text(&output).contains("ok "), "{}", tail(&text(&output)));
 }
 
 #[test]
