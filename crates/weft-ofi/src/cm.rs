@@ -5,15 +5,13 @@ use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
 
-use weft::connection::{ConnectFailure, Connection, Event, Manager, Settings, listener_at};
+use weft::connection::{ConnectFailure, Connection, Event, Manager, listener_at};
 
 use crate::abi::*;
 use crate::ep::{Endpoint, Shared};
 use crate::eq::{EventQueue, Source};
 use crate::guard::{self, Result};
-use crate::limits::CONNECTION_PATIENCE_MS;
 use crate::pep::{Asked, private_data};
 use crate::{address, handle, log};
 
@@ -48,8 +46,7 @@ struct End {
 
 impl Connections {
     pub(crate) fn new(nic: &weft::Domain) -> Result<Connections> {
-        let patience = Some(Duration::from_millis(CONNECTION_PATIENCE_MS));
-        let manager = Manager::with(nic, Settings { patience }).map_err(|error| guard::errno(&error))?;
+        let manager = Manager::new(nic).map_err(|error| guard::errno(&error))?;
         Ok(Connections { manager, ends: Mutex::default(), next: AtomicU64::new(1) })
     }
 

@@ -96,7 +96,7 @@ impl Shared {
     }
 }
 
-/// What was bound to an endpoint before it was enabled.
+/// What was bound to an endpoint.
 #[derive(Default)]
 struct Bound {
     transmit_queue: Option<(Arc<Queue>, bool)>,
@@ -146,14 +146,17 @@ pub(crate) struct Live {
     /// The only peer, of a connected endpoint.
     connected: AtomicU32,
     /// Success is told only where the flags ask for it.
-    selective_transmit: bool,
-    selective_receive: bool,
+    selective_transmit: AtomicBool,
+    selective_receive: AtomicBool,
     /// Receives name the source that they want.
     pub(crate) directed: bool,
     pub(crate) order: Order,
-    receive_queue: Option<Arc<Queue>>,
+    receive_queue: OnceLock<Arc<Queue>>,
     /// Of a shared receive context, what it knows of its users.
     pool: Option<Arc<Pool>>,
+    /// Sides that it has.
+    sides: Sides,
+    /// Sides that take calls. One without a queue does from its first call on: until then a queue can be bound to it.
     sends: AtomicBool,
     receives: AtomicBool,
     /// A call panicked: none is taken any more.
@@ -163,6 +166,13 @@ pub(crate) struct Live {
 }
 
 const NOT_CONNECTED: u32 = u32::MAX;
+
+/// Which sides an endpoint has.
+#[derive(Clone, Copy)]
+struct Sides {
+    transmit: bool,
+    receive: bool,
+}
 
 impl Live {
     /// The NIC's name of the peer whose messages a receive takes.
@@ -193,29 +203,23 @@ impl Live {
 
     /// The queue with which what is known of receives ends; none where other endpoints' queues tell of them.
     pub(crate) fn own_receive_queue(&self) -> Option<&Arc<Queue>> {
-        self.receive_queue.as_ref()
+        self.receive_queue.get()
     }
 
     /// Where receives that are not plain are told.
     pub(crate) fn receive_queue(&self) -> Option<Arc<Queue>> {
-        self.receive_queue.clone().or_else(|| self.pool.as_ref()?.queue())
-    }
-
-    /// Why a call is not taken.
-    #[cold]
-    fn refusal(&self) -> i32 {
-        if self.failed.load(Ordering::Relaxed) { -FI_EOTHER } else { -FI_EOPNOTSUPP }
+        self.receive_queue.get().cloned().or_else(|| self.pool.as_ref()?.queue())
     }
 
     /// Whether success is not told.
     #[inline]
     pub(crate) fn is_silent(&self, flags: u64) -> bool {
-        self.selective_transmit && flags & FI_COMPLETION == 0
+        self.selective_transmit.load(Ordering::Relaxed) && flags & FI_COMPLETION == 0
     }
 
     #[inline]
     pub(crate) fn is_silent_receive(&self, flags: u64) -> bool {
-        self.selective_receive && flags & FI_COMPLETION == 0
+        self.selective_receive.load(Ordering::Relaxed) && flags & FI_COMPLETION == 0
     }
 }
 
@@ -262,7 +266,7 @@ impl Endpoint {
     pub(crate) fn live_transmit(&self) -> Result<&Live> {
         match self.shared.live.get() {
             Some(live) if live.sends.load(Ordering::Relaxed) => Ok(live),
-            Some(live) => Err(live.refusal()),
+            Some(live) => self.begin(live, Side::Transmit),
             None => Err(-FI_EOPBADSTATE),
         }
     }
@@ -272,9 +276,27 @@ impl Endpoint {
     pub(crate) fn live_receive(&self) -> Result<&Live> {
         match self.shared.live.get() {
             Some(live) if live.receives.load(Ordering::Relaxed) => Ok(live),
-            Some(live) => Err(live.refusal()),
+            Some(live) => self.begin(live, Side::Receive),
             None => self.live_at_last(),
         }
+    }
+
+    /// The first call of a side without a queue: what it posts has no place in one, so none can be bound from now on.
+    #[cold]
+    fn begin<'a>(&self, live: &'a Live, side: Side) -> Result<&'a Live> {
+        let _bound = self.bound();
+        let (has, takes_calls) = match side {
+            Side::Transmit => (live.sides.transmit, &live.sends),
+            Side::Receive => (live.sides.receive, &live.receives),
+        };
+        if live.failed.load(Ordering::Relaxed) {
+            return Err(-FI_EOTHER);
+        }
+        if !has {
+            return Err(-FI_EOPNOTSUPP);
+        }
+        takes_calls.store(true, Ordering::Relaxed);
+        Ok(live)
     }
 
     /// A shared receive context need not be enabled before receives are posted to it.
@@ -328,20 +350,82 @@ impl Endpoint {
         if flags & (FI_TRANSMIT | FI_RECV) == 0 || flags & !(FI_TRANSMIT | FI_RECV | FI_SELECTIVE_COMPLETION) != 0 {
             return Err(-FI_EINVAL);
         }
+        let (transmits, receives) = (flags & FI_TRANSMIT != 0, flags & FI_RECV != 0);
         let mut bound = self.bound();
-        if flags & FI_TRANSMIT != 0 {
-            if bound.transmit_queue.is_some() {
-                return Err(-FI_EINVAL);
-            }
-            bound.transmit_queue = Some((queue.clone(), selective));
+        if transmits && bound.transmit_queue.is_some() || receives && bound.receive_queue.is_some() {
+            return Err(-FI_EINVAL);
         }
-        if flags & FI_RECV != 0 {
-            if bound.receive_queue.is_some() {
-                return Err(-FI_EINVAL);
+        let bind = |place: &mut Option<(Arc<Queue>, bool)>, wanted: bool| {
+            if wanted {
+                *place = Some((queue.clone(), selective));
             }
-            bound.receive_queue = Some((queue.clone(), selective));
+        };
+        if let Some(live) = self.shared.live.get() {
+            let posted = transmits && live.sends.load(Ordering::Relaxed)
+                || receives && (live.receives.load(Ordering::Relaxed) || bound.pool.is_some());
+            if posted {
+                return self.too_late("a queue", "before anything is posted");
+            }
+            let mut more = Bound::default();
+            bind(&mut more.transmit_queue, transmits);
+            bind(&mut more.receive_queue, receives);
+            self.bind_late(live, &more)?;
+            if transmits {
+                live.selective_transmit.store(selective, Ordering::Relaxed);
+            }
+            if receives {
+                live.selective_receive.store(selective, Ordering::Relaxed);
+                self.report_receives(live, queue);
+            }
         }
+        bind(&mut bound.transmit_queue, transmits);
+        bind(&mut bound.receive_queue, receives);
         Ok(())
+    }
+
+    fn bind_counter(&self, count: &Arc<Count>, kinds: u64) -> Result {
+        let known = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
+        if kinds & known == 0 || kinds & !known != 0 {
+            return Err(-FI_EINVAL);
+        }
+        let mut bound = self.bound();
+        if bound.counts(kinds) {
+            log::info!(EP_CTRL, "a counter is bound for some of this already");
+            return Err(-FI_EINVAL);
+        }
+        if let Some(live) = self.shared.live.get() {
+            let more = Bound { counters: vec![(count.clone(), kinds)], ..Bound::default() };
+            self.bind_late(live, &more)?;
+        }
+        bound.counters.push((count.clone(), kinds));
+        Ok(())
+    }
+
+    /// Binds queues and counters to an endpoint that is enabled.
+    fn bind_late(&self, live: &Live, more: &Bound) -> Result {
+        if matches!(self.shared.role, Role::Pool(_)) {
+            // Endpoints that share its receives have taken over where it reports.
+            return self.too_late("queues and counters of a shared receive context", "before it is used");
+        }
+        let options = more.options(live.sides.transmit, live.sides.receive);
+        live.endpoint.bind(options).map_err(|error| guard::errno(&error))
+    }
+
+    #[cold]
+    fn too_late(&self, what: &str, when: &str) -> Result {
+        log::info!(EP_CTRL, "{what} must be bound {when}");
+        Err(-FI_EOPBADSTATE)
+    }
+
+    /// Receives report to this queue, under the names of the address vector.
+    fn report_receives(&self, live: &Live, queue: &Arc<Queue>) {
+        let _ = live.receive_queue.set(queue.clone());
+        if let Some(peers) = &live.peers {
+            queue.names_from(peers);
+            if self.shared.attributes.caps & FI_SOURCE_ERR != 0 {
+                queue.demand_names();
+            }
+        }
     }
 
     pub(crate) fn enable(&self) -> Result {
@@ -398,7 +482,8 @@ impl Endpoint {
             return Err(-FI_EINVAL);
         }
         let pool = bound.pool.as_ref().map(|pool| pool.live_receive().map(|live| (pool, live))).transpose()?;
-        let elsewhere = pool.is_some_and(|(pool, live)| live.receive_queue.is_some() || pool.bound().counts(FI_RECV));
+        let elsewhere =
+            pool.is_some_and(|(pool, live)| live.receive_queue.get().is_some() || pool.bound().counts(FI_RECV));
         self.check_bound(&bound, elsewhere)?;
         let options = EndpointOptions {
             kind: kind_of(shared.attributes.kind),
@@ -418,7 +503,7 @@ impl Endpoint {
             if let Some(pool) = &live.pool {
                 pool.link(bound.peers.as_deref(), queue);
             }
-            if let (Some(queue), Some(peers)) = (&live.receive_queue, &bound.peers) {
+            if let (Some(queue), Some(peers)) = (live.receive_queue.get(), &bound.peers) {
                 queue.names_from(peers);
                 if shared.attributes.caps & FI_SOURCE_ERR != 0 {
                     queue.demand_names();
@@ -458,38 +543,38 @@ impl Endpoint {
     ) -> Live {
         let attributes = &self.shared.attributes;
         let is_selective = |queue: &Option<(Arc<Queue>, bool)>| queue.as_ref().is_some_and(|(_, selective)| *selective);
-        let receive_queue = bound.receive_queue.as_ref().map(|(queue, _)| queue.clone());
-        if let (Some(queue), Some(peers)) = (&receive_queue, &peers) {
-            queue.names_from(peers);
-            if attributes.caps & FI_SOURCE_ERR != 0 {
-                queue.demand_names();
-            }
-        }
-        let (sends, receives) = match &self.shared.role {
+        let (transmit, receive) = match &self.shared.role {
             Role::Whole => (true, true),
             Role::Part(part) => (part.side == Side::Transmit, part.side == Side::Receive),
             Role::Pool(_) => (false, true),
         };
-        let is_variable = receives && attributes.is_variable();
+        let shares_receives = pool.is_some() || bound.pool.is_some();
+        let receives = receive && (bound.receive_queue.is_some() || shares_receives);
+        let is_variable = receive && attributes.is_variable();
         let variable = is_variable.then(|| {
             let face = self.shared.face.load(Ordering::Acquire);
             Arc::new(Variable::new(&self.shared.domain.announcements, &endpoint, face))
         });
-        Live {
+        let live = Live {
             endpoint,
             peers,
             connected: AtomicU32::new(NOT_CONNECTED),
-            selective_transmit: is_selective(&bound.transmit_queue),
-            selective_receive: is_selective(&bound.receive_queue),
+            selective_transmit: AtomicBool::new(is_selective(&bound.transmit_queue)),
+            selective_receive: AtomicBool::new(is_selective(&bound.receive_queue)),
             directed: attributes.caps & FI_DIRECTED_RECV != 0,
             order: Order::new(attributes.message_order),
-            receive_queue,
+            receive_queue: OnceLock::new(),
             pool,
-            sends: AtomicBool::new(sends),
+            sides: Sides { transmit, receive },
+            sends: AtomicBool::new(transmit && bound.transmit_queue.is_some()),
             receives: AtomicBool::new(receives),
             failed: AtomicBool::new(false),
             variable,
+        };
+        if let Some((queue, _)) = &bound.receive_queue {
+            self.report_receives(&live, queue);
         }
+        live
     }
 
     /// The address that peers use.
@@ -630,10 +715,7 @@ unsafe extern "C" fn bind(fid: *mut fid, to: *mut fid, flags: u64) -> c_int {
     guard::call(|| {
         // SAFETY: what C gives to a function of an endpoint's table.
         let (endpoint, other) = unsafe { (handle::of_fid::<Endpoint>(fid)?, to.as_ref().ok_or(-FI_EINVAL)?) };
-        if endpoint.shared.live.get().is_some() {
-            log::info!(EP_CTRL, "bind before the endpoint is enabled");
-            return Err(-FI_EOPBADSTATE);
-        }
+        let is_enabled = endpoint.shared.live.get().is_some();
         match other.fclass {
             FI_CLASS_CQ => {
                 // SAFETY: the class says what it is.
@@ -646,12 +728,11 @@ unsafe extern "C" fn bind(fid: *mut fid, to: *mut fid, flags: u64) -> c_int {
             FI_CLASS_CNTR => {
                 // SAFETY: the class says what it is.
                 let count = unsafe { handle::of_fid::<Count>(to)? };
-                let known = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
-                if flags & known == 0 || flags & !known != 0 {
-                    return Err(-FI_EINVAL);
-                }
-                endpoint.bound().counters.push((count.clone(), flags));
-                Ok(())
+                endpoint.bind_counter(count, flags)
+            }
+            // What they decide about an endpoint is decided when it is enabled.
+            FI_CLASS_AV | FI_CLASS_SRX_CTX if is_enabled => {
+                endpoint.too_late("address vectors and shared receive contexts", "before the endpoint is enabled")
             }
             FI_CLASS_AV => {
                 // SAFETY: the class says what it is.

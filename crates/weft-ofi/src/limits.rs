@@ -37,8 +37,6 @@ pub(crate) const DATAGRAMS_KEPT: usize = 256;
 pub(crate) const ANNOUNCING_RECEIVES: usize = 64;
 /// How long a request is kept back for news of a connection that was accepted before.
 pub(crate) const REQUEST_KEPT_MS: u64 = 200;
-/// How long an answer to a request for a connection is waited for.
-pub(crate) const CONNECTION_PATIENCE_MS: u64 = 15_000;
 /// Bytes of the data that goes with a connection request or its answer.
 pub(crate) const CONNECTION_DATA_MAX_BYTES: usize = 256;
 

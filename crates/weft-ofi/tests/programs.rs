@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-use common::{HANG_GUARD, Road, build, compile_stress, compile_walk, run, tail, text, with_plugin};
+use common::{HANG_GUARD, Road, build, compile, compile_stress, compile_walk, run, tail, text, with_plugin};
 
 #[test]
 fn every_call_over_shared_memory() {
@@ -34,6 +34,12 @@ fn randomised_operations_over_packets() {
 #[test]
 fn randomised_operations_over_a_bad_network() {
     stress(Road::Auto, 3, 10_000, "loss=0.01,duplicate=0.01,reorder=0.02,corrupt=0.005,seed=3");
+}
+
+#[test]
+fn many_endpoints() {
+    let output = run(with_plugin(Command::new(compile("many", &["many", "common"])), Road::Auto).arg("weft"));
+    assert!(output.status.success() && text(&output).contains("ok "), "{}", tail(&text(&output)));
 }
 
 #[test]
@@ -84,6 +90,16 @@ fn randomised_operations_of_ranks() {
 #[test]
 fn randomised_operations_of_ranks_over_packets() {
     mpi(Road::Packets, 3, "mpi_stress", &["2", "3"], "ok stress");
+}
+
+#[test]
+fn ranks_that_others_start() {
+    mpi(Road::Auto, 2, "mpi_spawn", &["2"], "ok spawn");
+}
+
+#[test]
+fn ranks_that_others_start_over_packets() {
+    mpi(Road::Packets, 2, "mpi_spawn", &["2"], "ok spawn");
 }
 
 /// A rank that is killed ends the job with an error; no process of it is left.

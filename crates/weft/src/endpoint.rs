@@ -245,9 +245,17 @@ impl Endpoint {
         if more.is_foreign_to(self.domain()) {
             return Err(Error::OtherDomain);
         }
-        let mut core = self.domain().nic().lock();
+        let mut guard = self.domain().nic().lock();
+        let core = &mut *guard;
         let notices = core.local.as_ref().map_or(0, |local| local.notices_under_way(self.inner.id));
         core.engine.bind_endpoint(self.inner.id, &more.bindings(), notices)?;
+        if (more.remote_write_counter.is_some() || more.remote_read_counter.is_some())
+            && let Some(local) = &mut core.local
+        {
+            // What peers do to memory that they have mapped is not counted: they ask anew, and are refused.
+            local.revoke_granted_at(&mut core.engine, self.inner.id);
+        }
+        drop(guard);
         self.inner.bound_later.lock().unwrap_or_else(PoisonError::into_inner).push(more);
         Ok(())
     }

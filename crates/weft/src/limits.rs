@@ -70,13 +70,15 @@ pub const CONNECTION_COMPLETIONS_PER_TURN: usize = 256;
 pub const CONNECTION_REQUESTS_MAX: usize = 1024;
 /// Requests that a listener remembers, to know them should they come again.
 pub const CONNECTION_SEEN_MAX: usize = 8192;
-/// How often a request is sent that nothing answers, each for as long as the engine tries ([`weft_core::limits::GIVE_UP_US`]
-/// unless configured).
+/// How often a request, a rejection or a farewell is sent that is lost, each for as long as the engine tries
+/// ([`weft_core::limits::GIVE_UP_US`] unless configured). Requests are sent further while there is only silence.
 pub const CONNECTION_REQUEST_ATTEMPTS: u32 = 4;
+/// A request that is lost after this time met silence: its target may be stopped, or kept from the processor.
+pub const CONNECTION_SILENCE_US: u64 = 100_000;
 /// The same of other messages, whose receiver has been heard of.
 pub const CONNECTION_ATTEMPTS: u32 = 32;
-/// How long an answer is waited for, unless chosen.
-pub const CONNECTION_PATIENCE_US: u64 = 60_000_000;
+/// How long an answer is waited for, unless chosen: about as long as connections of TCP wait.
+pub const CONNECTION_PATIENCE_US: u64 = 120_000_000;
 
 /// Further looks at the rings in a round that found nothing there.
 pub const LOOKS_PER_ROUND: usize = 4;

@@ -130,18 +130,17 @@ impl<M: Memory> Engine<M> {
             tagged_unexpected: Unexpected::new(self.keyed.clone(), unexpected),
             refused: Vec::new(),
         };
-        let id = match self.endpoints.iter().position(Option::is_none) {
-            Some(free) => free,
-            None => {
-                self.endpoints.push(None);
-                self.endpoints.len() - 1
-            }
-        };
-        if let Some(slot) = self.endpoints.get_mut(id) {
+        let id = self.closed_endpoints.pop().unwrap_or_else(|| {
+            self.endpoints.push(None);
+            EndpointId(self.endpoints.len() as u32 - 1)
+        });
+        if let Some(slot) = self.endpoints.get_mut(id.0 as usize) {
             *slot = Some(endpoint);
         }
-        let id = EndpointId(id as u32);
         self.endpoint_of.insert(number, id);
+        if let Some(from) = receives_at {
+            self.sharers.insert((from, id));
+        }
         id
     }
 
@@ -289,11 +288,8 @@ impl<M: Memory> Engine<M> {
 
     /// The endpoints that take their receives from this one.
     pub(super) fn sharers_of(&self, endpoint: EndpointId) -> impl Iterator<Item = EndpointId> {
-        let shares = move |other: &Endpoint| other.receives_at == Some(endpoint);
-        (0..)
-            .zip(&self.endpoints)
-            .filter(move |(_, other)| other.as_ref().is_some_and(shares))
-            .map(|(id, _)| EndpointId(id))
+        let all = (endpoint, EndpointId(0))..=(endpoint, EndpointId(u32::MAX));
+        self.sharers.range(all).map(|(_, sharer)| *sharer)
     }
 
     /// The queues besides its own that receives of an endpoint are reported to: those of endpoints that share them.

@@ -238,6 +238,9 @@ pub struct Engine<M> {
     keyed: Keyed,
     addresses: AddressVector,
     endpoints: Vec<Option<Endpoint>>,
+    closed_endpoints: Vec<EndpointId>,
+    /// Endpoints that take their receives from another: first that one.
+    sharers: BTreeSet<(EndpointId, EndpointId)>,
     endpoint_of: HashMap<u32, EndpointId, Keyed>,
     /// Rows of numbers that are drawn for nobody: the first, and how many.
     rows: Vec<(u32, u32)>,
@@ -349,6 +352,8 @@ impl<M: Memory> Engine<M> {
             memory,
             addresses: AddressVector::new(keyed.clone()),
             endpoints: Vec::new(),
+            closed_endpoints: Vec::new(),
+            sharers: BTreeSet::new(),
             endpoint_of: HashMap::with_hasher(keyed.clone()),
             rows: Vec::new(),
             queues: Vec::new(),

@@ -460,6 +460,10 @@ impl<M: Memory> Engine<M> {
         self.close_receives(now, endpoint);
         if let Some(closed) = self.endpoints.get_mut(endpoint.0 as usize).and_then(Option::take) {
             self.endpoint_of.remove(&closed.number);
+            self.closed_endpoints.push(endpoint);
+            if let Some(from) = closed.receives_at {
+                self.sharers.remove(&(from, endpoint));
+            }
         }
     }
 

@@ -40,8 +40,9 @@ const MESSAGE_DIRECTIONS: u64 = FI_SEND | FI_RECV;
 const MEMORY_DIRECTIONS: u64 = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 /// Secondary capabilities that cost nothing while they are not used, so everybody gets them.
 const FREE_CAPS: u64 = FI_MULTI_RECV | FI_SOURCE | FI_TRIGGER | FI_FENCE | DOMAIN_CAPS;
-/// Capabilities that a program has to ask for even if it asks for no others: they change what it has to do.
-const ASKED_CAPS: u64 = FI_HMEM;
+/// Capabilities that a program has to ask for even if it asks for no others: they change what it has to do. Programs take
+/// all that is offered without hints, and with `FI_SOURCE_ERR` every message of a peer without a name would be an error.
+const ASKED_CAPS: u64 = FI_HMEM | FI_SOURCE_ERR;
 
 /// Capabilities that are the transmitting side's, as fi_endpoint(3) lists them.
 const TRANSMIT_CAPS: u64 = FI_MSG
@@ -284,32 +285,28 @@ pub(super) fn negotiate(kind: u32, version: u32, request: &Request) -> Checked<O
     subset("rx_attr->comp_order", receive.comp_order, FI_ORDER_NONE, ORDERS)?;
     let max_message = if datagram { DATAGRAM_MAX_BYTES } else { MESSAGE_MAX_BYTES as usize };
     at_most("ep_attr->max_msg_size", endpoint.max_msg_size, max_message)?;
-    let mut message_order = transmit.msg_order | receive.msg_order | (FREE_ORDERS & orders);
-    let mut ordered = |attribute, asked: usize, any: u64, of_memory: u64| {
+    let message_order = transmit.msg_order | receive.msg_order | (FREE_ORDERS & orders);
+    // The sizes say how far the orders among `msg_order` reach, and ask for none: without an order there is nothing for a
+    // size to say (fi_endpoint(3), Max RMA Ordered Size), and programs hand back those that they were given.
+    let ordered = |attribute, asked: usize, of: u64| {
         let offered = if datagram { 0 } else { max_message };
         at_most(attribute, asked, offered)?;
-        if asked > 0 {
-            message_order |= of_memory;
-        }
-        Ok(if message_order & (any | of_memory) != 0 { offered } else { 0 })
+        Ok(if message_order & of != 0 { offered } else { 0 })
     };
     let ordered_read_after_write = ordered(
         "ep_attr->max_order_raw_size",
         endpoint.max_order_raw_size,
-        FI_ORDER_RAW | FI_ORDER_ATOMIC_RAW,
-        FI_ORDER_RMA_RAW,
+        FI_ORDER_RAW | FI_ORDER_RMA_RAW | FI_ORDER_ATOMIC_RAW,
     )?;
     let ordered_write_after_read = ordered(
         "ep_attr->max_order_war_size",
         endpoint.max_order_war_size,
-        FI_ORDER_WAR | FI_ORDER_ATOMIC_WAR,
-        FI_ORDER_RMA_WAR,
+        FI_ORDER_WAR | FI_ORDER_RMA_WAR | FI_ORDER_ATOMIC_WAR,
     )?;
     let ordered_write_after_write = ordered(
         "ep_attr->max_order_waw_size",
         endpoint.max_order_waw_size,
-        FI_ORDER_WAW | FI_ORDER_ATOMIC_WAW,
-        FI_ORDER_RMA_WAW,
+        FI_ORDER_WAW | FI_ORDER_RMA_WAW | FI_ORDER_ATOMIC_WAW,
     )?;
 
     if endpoint.msg_prefix_size > 0 && request.mode & FI_MSG_PREFIX == 0 {

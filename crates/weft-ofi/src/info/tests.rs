@@ -157,7 +157,7 @@ fn without_a_wish_all_is_offered_but_what_obliges_the_program() {
     let old = offered(FI_EP_RDM, |_| ()).caps;
     let all = FI_MSG | FI_TAGGED | FI_RMA | FI_ATOMIC | FI_NAMED_RX_CTX | FI_DIRECTED_RECV | FI_RMA_EVENT;
     assert_eq!(old & all, all);
-    assert_eq!(old & (FI_HMEM | FI_VARIABLE_MSG | FI_XPU_TRIGGER | FI_TAGGED_DIRECTED_RECV), 0);
+    assert_eq!(old & (FI_HMEM | FI_SOURCE_ERR | FI_VARIABLE_MSG | FI_XPU_TRIGGER | FI_TAGGED_DIRECTED_RECV), 0);
     let new = negotiate(FI_EP_RDM, NEW, &Request::default()).unwrap().caps;
     assert_eq!(new, old | FI_EXACT_DIRECTED_RECV | FI_TAGGED_DIRECTED_RECV | FI_TAGGED_MULTI_RECV);
     let datagram = offered(FI_EP_DGRAM, |_| ());
@@ -183,9 +183,9 @@ fn orders_cost_so_only_those_asked_for_are_given() {
     assert_eq!(offer.message_order, asked | FI_ORDER_SAS);
     let sizes = (offer.ordered_read_after_write, offer.ordered_write_after_read, offer.ordered_write_after_write);
     assert_eq!(sizes, (offer.max_message, 0, offer.max_message));
-    // A size alone asks for the order whose size it is.
+    // A size alone asks for no order.
     let offer = offered(FI_EP_RDM, |r| r.endpoint.max_order_war_size = 64);
-    assert_eq!(offer.message_order, FI_ORDER_SAS | FI_ORDER_RMA_WAR);
+    assert_eq!((offer.message_order, offer.ordered_write_after_read), (FI_ORDER_SAS, 0));
 }
 
 #[test]
@@ -333,6 +333,95 @@ fn places_follow_node_service_and_flags() {
         assert_eq!(mismatch.attribute, "src_addr");
     }
     assert_eq!(places(|e| e.service = Some("no such service")), Err(Nowhere::Unresolved(-FI_ENODATA)));
+}
+
+/// Hints that differ in what a program can leave open, of which some can be met by some kinds of endpoint only.
+const WISHES: &[Change] = &[
+    |_| (),
+    |r| r.caps = FI_MSG,
+    |r| r.caps = FI_MSG | FI_RECV,
+    |r| r.caps = FI_TAGGED | FI_SEND | FI_RMA,
+    |r| r.caps = FI_RMA | FI_REMOTE_WRITE,
+    |r| r.caps = FI_ATOMIC | FI_READ | FI_HMEM,
+    |r| r.caps = FI_MSG | FI_SOURCE | FI_SOURCE_ERR | FI_DIRECTED_RECV,
+    |r| r.caps = FI_MSG | FI_VARIABLE_MSG,
+    |r| r.caps = FI_SOURCE,
+    |r| (r.caps, r.transmit.caps) = (FI_MSG | FI_RMA, FI_RMA | FI_WRITE),
+    |r| (r.caps, r.receive.caps) = (FI_MSG | FI_TAGGED, FI_TAGGED | FI_RECV),
+    |r| r.transmit.msg_order = FI_ORDER_ATOMIC_WAW | FI_ORDER_ATOMIC_RAW | FI_ORDER_ATOMIC_WAR | FI_ORDER_ATOMIC_RAR,
+    |r| r.receive.msg_order = FI_ORDER_RAW | FI_ORDER_SAW,
+    |r| r.transmit.msg_order = FI_ORDER_RMA_WAW,
+    |r| r.transmit.op_flags = FI_TRANSMIT_COMPLETE | FI_COMPLETION,
+    |r| r.endpoint.max_order_waw_size = 8,
+    |r| (r.endpoint.max_msg_size, r.transmit.inject_size, r.receive.total_buffered_recv) = (64, 16, 4096),
+    |r| (r.transmit.size, r.receive.size, r.transmit.iov_limit) = (16, 100, 1),
+    |r| (r.endpoint.tx_ctx_cnt, r.endpoint.rx_ctx_cnt) = (FI_SHARED_CONTEXT, 1),
+    |r| (r.endpoint.tx_ctx_cnt, r.endpoint.rx_ctx_cnt) = (4, 8),
+    |r| (r.endpoint.msg_prefix_size, r.mode) = (64, FI_MSG_PREFIX),
+    |r| r.domain.mr_mode = FI_MR_BASIC,
+    |r| r.domain.mr_mode = FI_MR_SCALABLE,
+    |r| (r.caps, r.domain.mr_mode) = (FI_MSG | FI_HMEM, FI_MR_ALLOCATED | FI_MR_HMEM | FI_MR_PROV_KEY | FI_MR_ENDPOINT),
+    |r| r.domain.data_progress = FI_PROGRESS_AUTO,
+    |r| (r.domain.control_progress, r.domain.av_type) = (FI_PROGRESS_AUTO, FI_AV_TABLE),
+    |r| (r.domain.threading, r.domain.resource_mgmt) = (FI_THREAD_DOMAIN, FI_RM_DISABLED),
+    |r| (r.domain.tclass, r.transmit.tclass) = (FI_TC_BULK_DATA, FI_TC_LOW_LATENCY),
+    |r| r.domain.tclass = FI_TC_BULK_DATA,
+];
+
+/// What `fi_getinfo` gave, handed back as hints or to open an endpoint, is met by the same: no attribute of an answer is a
+/// wish for more than the question had.
+#[test]
+fn an_answer_handed_back_as_hints_changes_nothing() {
+    let source = address("127.0.0.1:0").unwrap();
+    let place = Place { domain: "lo".to_owned(), source, destination: None, anywhere: false };
+    let mut met = 0;
+    for (number, wish) in WISHES.iter().enumerate() {
+        for version in [FI_VERSION(1, 4), VERSION, NEW] {
+            for kind in KINDS {
+                let asked = request(wish);
+                let Ok(first) = negotiate(kind, version, &asked) else { continue };
+                let mut list = List::default();
+                list.push(&Entry { version, fabric: FABRIC, request: &asked, offer: &first, place: &place }).unwrap();
+                // SAFETY: the list has one entry, which is whole.
+                let (again, attributes) =
+                    unsafe { (Request::of(&*list.first).unwrap(), Attributes::of(&*list.first).unwrap()) };
+                assert_eq!(negotiate(kind, version, &again).as_ref(), Ok(&first), "wish {number}, {version:#x}");
+                assert_eq!(attributes.message_order, first.message_order, "wish {number}, {version:#x}");
+                met += 1;
+            }
+        }
+    }
+    assert!(met > WISHES.len(), "few of the wishes are met: {met}");
+}
+
+/// The same through the call, with the addresses and names of this machine.
+#[test]
+fn every_entry_is_found_again_by_itself() {
+    for version in [VERSION, NEW] {
+        for (node, flags) in
+            [(None, 0), (Some(c"127.0.0.1"), 0), (Some(c"127.0.0.1"), FI_SOURCE), (Some(c"0.0.0.0"), FI_SOURCE)]
+        {
+            let result = ask(version, node, flags, None, |first| {
+                let entries = std::cell::Cell::new(0);
+                let result = ask(version, None, 0, Some(first), |second| {
+                    entries.set(entries.get() + 1);
+                    assert_eq!(entry(first), entry(second));
+                });
+                assert_eq!((result, entries.get()), (0, 1), "{:?}", entry(first));
+            });
+            assert_eq!(result, 0);
+        }
+    }
+}
+
+/// What an entry says, as far as it can be compared.
+fn entry(info: &fi_info) -> impl PartialEq + std::fmt::Debug {
+    // SAFETY: it is whole.
+    let (request, attributes) = unsafe { (Request::of(info).unwrap(), Attributes::of(info).unwrap()) };
+    let orders = (request.endpoint.max_order_raw_size, request.endpoint.max_order_war_size);
+    let sizes =
+        (request.endpoint.max_msg_size, request.transmit.inject_size, request.transmit.size, request.receive.size);
+    (info.caps, info.mode, request.domain.mr_mode, request.transmit.msg_order, orders, sizes, attributes)
 }
 
 /// Calls as libfabric does, and gives the entries to the test; frees them as libfabric would.

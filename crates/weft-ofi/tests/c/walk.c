@@ -36,6 +36,7 @@ static const struct {
     { "msg", walk_msg },
     { "scalable", walk_scalable },
     { "shared", walk_shared },
+    { "late", walk_late },
     { "trigger", walk_trigger },
     { "work", walk_work },
     { "full", walk_full },

@@ -23,6 +23,7 @@ void walk_dgram(void);
 void walk_msg(void);
 void walk_scalable(void);
 void walk_shared(void);
+void walk_late(void);
 /* Messages of any length from one to the other, which tell no source. */
 void walk_variable_messages(struct side *a, struct side *b);
 void walk_trigger(void);

@@ -99,8 +99,48 @@ void walk_formats(void)
 
 /* ---- sources without a name ---- */
 
+/* A program that takes all that is offered without hints has not asked for errors in place of messages whose source has
+ * no name. */
+static void walk_unknown_sources_unasked(void)
+{
+    struct fi_info *all = NULL, *offered;
+    static struct side a, b;
+    char name[256];
+    size_t length = sizeof(name);
+    struct event event;
+
+    if (!EXPECT("without hints", fi_getinfo(API_VERSION, NULL, NULL, 0, NULL, &all), 0))
+        return;
+    for (offered = all; offered; offered = offered->next)
+        if (strstr(offered->fabric_attr->prov_name, provider) && offered->ep_attr->type == FI_EP_RDM)
+            break;
+    if (!offered) {
+        absent("rdm without hints", "not offered");
+        fi_freeinfo(all);
+        return;
+    }
+    CHECK("FI_SOURCE_ERR is for who asks for it", !(offered->caps & FI_SOURCE_ERR));
+    struct side_options options = SIDE_OPTIONS(FI_EP_RDM, offered->caps);
+    fi_freeinfo(all);
+    if (!EXPECT("all that is offered", side_open(&a, &options), 0))
+        return;
+    if (EXPECT("another", side_open(&b, &options), 0)) {
+        EXPECT("fi_getname", fi_getname(&a.ep->fid, name, &length), 0);
+        EXPECT("fi_av_insert", fi_av_insert(b.av, name, 1, &b.peer, 0, NULL), 1);
+        fill(b.memory, 100, 4);
+        EXPECT("fi_trecv", fi_trecv(a.ep, a.memory, 4096, a.region.descriptor, FI_ADDR_UNSPEC, 9, 0, &a), 0);
+        EXPECT("fi_tsend", POST(fi_tsend(b.ep, b.memory, 100, b.region.descriptor, b.peer, 9, &b)), 0);
+        if (TAKE(&a.receive, &event, "a message of somebody unknown"))
+            CHECK("it is a message", event.error == 0 && event.entry.op_context == &a && filled(a.memory, 100, 4));
+        FINISH(&b.transmit, &b, "it is sent");
+        side_close(&b);
+    }
+    side_close(&a);
+}
+
 void walk_unknown_sources(void)
 {
+    walk_unknown_sources_unasked();
     struct side_options options = SIDE_OPTIONS(FI_EP_RDM, FI_MSG | FI_TAGGED | FI_SOURCE | FI_SOURCE_ERR);
     static struct side a, b;
     struct sockaddr_in name, other;

@@ -434,3 +434,115 @@ void walk_shared(void)
     walk_shared_receive(FI_MSG, "a shared receive context");
     walk_shared_receive(FI_TAGGED, "a shared receive context with tags");
 }
+
+/* ---- what is bound to endpoints that are enabled ---- */
+
+/* An endpoint of a's domain that tells of nothing but by a counter. */
+static struct fid_ep *open_counted(struct side *a, struct fid_cntr *counter)
+{
+    struct fid_ep *ep = NULL;
+    if (!EXPECT("fi_endpoint", fi_endpoint(a->domain, a->info, &ep, NULL), 0))
+        return NULL;
+    EXPECT("fi_ep_bind to a counter", fi_ep_bind(ep, &counter->fid, FI_SEND | FI_RECV | FI_WRITE | FI_READ), 0);
+    EXPECT("fi_ep_bind to a vector", fi_ep_bind(ep, &a->av->fid, 0), 0);
+    EXPECT("fi_enable", fi_enable(ep), 0);
+    return ep;
+}
+
+static void walk_late_queues(struct side *a, struct side *b)
+{
+    struct fi_cntr_attr attr = { .events = FI_CNTR_EVENTS_COMP, .wait_obj = FI_WAIT_UNSPEC };
+    struct fid_cntr *counter = NULL;
+    struct fid_ep *ep;
+    fi_addr_t to_ep;
+    char name[256], sent, received;
+    size_t length = sizeof(name);
+    struct iovec piece = { .iov_base = a->memory, .iov_len = 64 };
+    struct fi_msg message = { .msg_iov = &piece, .desc = &a->region.descriptor, .iov_count = 1, .addr = a->peer, .context = &sent };
+
+    if (!EXPECT("fi_cntr_open", fi_cntr_open(a->domain, &attr, &counter, NULL), 0))
+        return;
+    if ((ep = open_counted(a, counter))) {
+        EXPECT("a queue for transmits", fi_ep_bind(ep, &a->transmit.cq->fid, FI_TRANSMIT | FI_SELECTIVE_COMPLETION), 0);
+        EXPECT("a second one", fi_ep_bind(ep, &a->transmit.cq->fid, FI_TRANSMIT), -FI_EINVAL, -FI_EBUSY, -FI_EALREADY);
+        EXPECT("a queue for receives", fi_ep_bind(ep, &a->receive.cq->fid, FI_RECV), 0);
+        EXPECT("fi_recv", fi_recv(b->ep, b->memory, 64, b->region.descriptor, FI_ADDR_UNSPEC, &received), 0);
+        EXPECT("fi_sendmsg", POST(fi_sendmsg(ep, &message, 0)), 0);
+        FINISH(&b->receive, &received, "a message arrives");
+        DRIVE_UNTIL("it is counted", fi_cntr_read(counter) == 1);
+        CHECK("but not told", nothing_comes(&a->transmit));
+        EXPECT("fi_recv", fi_recv(b->ep, b->memory, 64, b->region.descriptor, FI_ADDR_UNSPEC, &received), 0);
+        EXPECT("fi_sendmsg with a completion", POST(fi_sendmsg(ep, &message, FI_COMPLETION)), 0);
+        FINISH(&b->receive, &received, "another message arrives");
+        FINISH(&a->transmit, &sent, "its send is told");
+        EXPECT("fi_getname", fi_getname(&ep->fid, name, &length), 0);
+        EXPECT("fi_av_insert", fi_av_insert(b->av, name, 1, &to_ep, 0, NULL), 1);
+        EXPECT("fi_recv", fi_recv(ep, a->memory, 64, a->region.descriptor, FI_ADDR_UNSPEC, &received), 0);
+        EXPECT("fi_send", POST(fi_send(b->ep, b->memory, 64, b->region.descriptor, to_ep, &sent)), 0);
+        FINISH(&a->receive, &received, "a message to it is told");
+        FINISH(&b->transmit, &sent, "its send is told");
+        EXPECT("fi_close", fi_close(&ep->fid), 0);
+    }
+    if ((ep = open_counted(a, counter))) {
+        uint64_t before = fi_cntr_read(counter);
+        EXPECT("fi_recv", fi_recv(b->ep, b->memory, 64, b->region.descriptor, FI_ADDR_UNSPEC, &received), 0);
+        EXPECT("fi_send", POST(fi_send(ep, a->memory, 64, a->region.descriptor, a->peer, &sent)), 0);
+        if (!gentle)
+            EXPECT("a queue after something was posted", fi_ep_bind(ep, &a->transmit.cq->fid, FI_TRANSMIT), -FI_EOPBADSTATE, 0);
+        FINISH(&b->receive, &received, "a message arrives");
+        DRIVE_UNTIL("its send is counted", fi_cntr_read(counter) == before + 1);
+        EXPECT("fi_close", fi_close(&ep->fid), 0);
+    }
+    EXPECT("fi_close of the counter", fi_close(&counter->fid), 0);
+}
+
+/* Libraries bind shared contexts and counters to endpoints that are in use already. */
+void walk_late(void)
+{
+    static const uint64_t kinds[COUNTER_KINDS] = { FI_SEND, FI_RECV, FI_READ, FI_WRITE, FI_REMOTE_READ, FI_REMOTE_WRITE };
+    struct side_options options = SIDE_OPTIONS(FI_EP_RDM, FI_MSG | FI_RMA | FI_RMA_EVENT);
+    struct fi_cntr_attr attr = { .events = FI_CNTR_EVENTS_COMP, .wait_obj = FI_WAIT_UNSPEC };
+    static struct side a, b;
+    struct fid_stx *stx = NULL;
+    char context;
+    if (!pair_open(&a, &b, &options, "two endpoints"))
+        return;
+    EXPECT("fi_write", POST(fi_write(a.ep, a.memory, 64, a.region.descriptor, a.peer, b.region.base, b.region.key, &context)), 0);
+    FINISH(&a.transmit, &context, "a write before");
+    if (EXPECT("fi_stx_context", fi_stx_context(a.domain, a.info->tx_attr, &stx, NULL), 0)) {
+        EXPECT("a shared transmit context", fi_ep_bind(a.ep, &stx->fid, 0), 0);
+        if (!gentle)
+            EXPECT("a second one", fi_ep_bind(a.ep, &stx->fid, 0), -FI_EINVAL, -FI_EBUSY, -FI_EALREADY);
+    }
+    for (int i = 0; i < COUNTER_KINDS * 2; i++) {
+        struct side *side = i % 2 ? &a : &b;
+        struct fid_cntr **counter = &side->counters[i / 2];
+        if (!EXPECT("fi_cntr_open", fi_cntr_open(side->domain, &attr, counter, NULL), 0))
+            return;
+        EXPECT("a counter", fi_ep_bind(side->ep, &(*counter)->fid, kinds[i / 2]), 0);
+        if (!gentle)
+            EXPECT("a second one", fi_ep_bind(side->ep, &(*counter)->fid, kinds[i / 2]), -FI_EINVAL, -FI_EBUSY, -FI_EALREADY);
+    }
+    EXPECT("fi_recv", fi_recv(b.ep, b.memory, 64, b.region.descriptor, FI_ADDR_UNSPEC, &context), 0);
+    EXPECT("fi_send", POST(fi_send(a.ep, a.memory, 64, a.region.descriptor, a.peer, &context)), 0);
+    FINISH(&b.receive, &context, "a message");
+    FINISH(&a.transmit, &context, "its send");
+    for (int i = 0; i < 3; i++) {
+        EXPECT("fi_write", POST(fi_write(a.ep, a.memory, 64, a.region.descriptor, a.peer, b.region.base, b.region.key, &context)), 0);
+        FINISH(&a.transmit, &context, "a write");
+    }
+    EXPECT("fi_read", POST(fi_read(a.ep, a.memory, 64, a.region.descriptor, a.peer, b.region.base, b.region.key, &context)), 0);
+    FINISH(&a.transmit, &context, "a read");
+    DRIVE_UNTIL("a send is counted", fi_cntr_read(a.counters[SENT]) == 1);
+    DRIVE_UNTIL("a receive is counted", fi_cntr_read(b.counters[RECEIVED]) == 1);
+    DRIVE_UNTIL("writes are counted", fi_cntr_read(a.counters[WRITTEN]) == 3);
+    DRIVE_UNTIL("a read is counted", fi_cntr_read(a.counters[READ_DONE]) == 1);
+    DRIVE_UNTIL("writes of a peer are counted", fi_cntr_read(b.counters[REMOTE_WRITTEN]) == 3);
+    DRIVE_UNTIL("a read of a peer is counted", fi_cntr_read(b.counters[REMOTE_READ]) == 1);
+    walk_late_queues(&a, &b);
+    EXPECT("fi_close of the endpoint", fi_close(&a.ep->fid), 0);
+    a.ep = NULL;
+    if (stx)
+        EXPECT("fi_close of the shared context", fi_close(&stx->fid), 0);
+    pair_close(&a, &b);
+}

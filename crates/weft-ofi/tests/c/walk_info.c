@@ -233,6 +233,43 @@ static void walk_hints_that_are_kept(void)
     fi_freeinfo(hints);
 }
 
+/* Who asks again with what it was given gets the same, and no orders for the sizes of others. */
+static void walk_answers_as_hints(void)
+{
+    static const uint64_t orders[] = {
+        0,
+        FI_ORDER_SAS | FI_ORDER_ATOMIC_WAW | FI_ORDER_ATOMIC_RAW | FI_ORDER_ATOMIC_WAR | FI_ORDER_ATOMIC_RAR,
+        FI_ORDER_RMA_WAW,
+    };
+    for (size_t i = 0; i < COUNT_OF(types); i++) {
+        for (size_t j = 0; j < COUNT_OF(orders); j++) {
+            struct side_options options = SIDE_OPTIONS(types[i], types[i] == FI_EP_DGRAM ? FI_MSG : FI_RMA | FI_ATOMIC | FI_TAGGED);
+            struct fi_info *hints = hints_for(&options), *first, *second = NULL;
+            hints->tx_attr->msg_order = orders[j];
+            int code = ask(hints, &first);
+            fi_freeinfo(hints);
+            if (code == -FI_ENODATA) {
+                if (!orders[j])
+                    absent(type_names[i], "no such endpoint");
+                continue;
+            }
+            if (EXPECT(type_names[i], code, 0) && EXPECT("the answer as hints", ask(first, &second), 0)) {
+                CHECK("capabilities and modes stay", first->caps == second->caps && first->mode == second->mode &&
+                                                         first->domain_attr->mr_mode == second->domain_attr->mr_mode);
+                CHECK("orders stay", first->tx_attr->msg_order == second->tx_attr->msg_order && first->rx_attr->msg_order == second->rx_attr->msg_order);
+                CHECK("sizes stay", first->ep_attr->max_order_raw_size == second->ep_attr->max_order_raw_size &&
+                                        first->ep_attr->max_order_war_size == second->ep_attr->max_order_war_size &&
+                                        first->ep_attr->max_order_waw_size == second->ep_attr->max_order_waw_size &&
+                                        first->ep_attr->max_msg_size == second->ep_attr->max_msg_size &&
+                                        first->tx_attr->inject_size == second->tx_attr->inject_size && first->tx_attr->size == second->tx_attr->size &&
+                                        first->rx_attr->size == second->rx_attr->size);
+            }
+            fi_freeinfo(second);
+            fi_freeinfo(first);
+        }
+    }
+}
+
 void walk_info(void)
 {
     struct fi_info *info = NULL;
@@ -258,6 +295,7 @@ void walk_info(void)
     walk_hints_that_cannot_be_met();
     walk_nodes();
     walk_hints_that_are_kept();
+    walk_answers_as_hints();
 }
 
 static struct fi_info *any_info(enum fi_ep_type type)

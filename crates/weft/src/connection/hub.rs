@@ -23,8 +23,8 @@ use crate::error::{Error, Result};
 use crate::limits::{
     CONNECTION_ANSWERS_MAX, CONNECTION_ATTEMPTS, CONNECTION_COMPLETIONS_PER_TURN, CONNECTION_DATA_MAX_BYTES,
     CONNECTION_DISCARDS_MAX, CONNECTION_QUEUE_CAPACITY, CONNECTION_RECEIVES, CONNECTION_REQUEST_ATTEMPTS,
-    CONNECTION_REQUESTS_MAX, CONNECTION_SEEN_MAX, CONNECTION_SENDS_MAX, CONNECTION_WATCHES_MAX, CONNECTIONS_MAX,
-    LINGER_MAX_US,
+    CONNECTION_REQUESTS_MAX, CONNECTION_SEEN_MAX, CONNECTION_SENDS_MAX, CONNECTION_SILENCE_US, CONNECTION_WATCHES_MAX,
+    CONNECTIONS_MAX, LINGER_MAX_US,
 };
 use crate::operation::Options;
 use crate::raw;
@@ -123,6 +123,8 @@ struct Outgoing {
     token: u64,
     bytes: Vec<u8>,
     attempts: u32,
+    /// When it was sent last.
+    sent: Instant,
 }
 
 /// A request as the listener keeps it.
@@ -272,7 +274,11 @@ impl Hub {
             && deadline <= now
         {
             state.deadlines.remove(&(deadline, token));
-            self.fail(state, token, ConnectFailure::TimedOut);
+            // Nobody has heard the request, as far as is known.
+            let unheard = |it: &Connection| matches!(it.phase, Phase::Requesting(_)) && it.saying > 0;
+            let silence = state.connections.get(&token).is_some_and(unheard);
+            let failure = if silence { ConnectFailure::Unreachable } else { ConnectFailure::TimedOut };
+            self.fail(state, token, failure);
         }
         result
     }

@@ -100,7 +100,9 @@ pub fn listener_at(socket: SocketAddr) -> Address {
 /// What can be chosen about a manager or a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// How long the answer to a request, and the confirmation of an acceptance, is waited for; `None`: for ever.
+    /// How long the answer to a request, and the confirmation of an acceptance, is waited for; `None`: for ever. Two
+    /// minutes unless chosen. A listener of which nothing is heard is waited for as long, since its process may be stopped
+    /// or kept from the processor; where its NIC or its host says that nobody is there, that is told at once.
     pub patience: Option<Duration>,
 }
 
@@ -165,7 +167,7 @@ impl Event {
 pub enum ConnectFailure {
     /// The peer: nobody listens at that address. Its NIC says so, or its host: there is no NIC.
     NobodyListens,
-    /// The path: nothing is heard from there, or not any more.
+    /// The path: nothing was heard from there in time, or not any more.
     Unreachable,
     /// The peer: it is there, and has not answered in time.
     TimedOut,

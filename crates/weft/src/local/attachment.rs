@@ -440,6 +440,11 @@ impl Granting {
         true
     }
 
+    /// The keys of regions that were handed over.
+    pub(super) fn keys(&self) -> impl Iterator<Item = u64> {
+        self.granted.iter().map(|(key, _)| *key).chain(self.devices.iter().map(|(key, ..)| *key))
+    }
+
     /// Takes a region back, and waits until the peer has let go of it, but not for ever. False: it is memory of a device,
     /// and the peer says that it is still at it.
     pub(super) fn revoke(&mut self, channel: &Channel, key: u64, until: &Deadlines) -> bool {

@@ -735,6 +735,15 @@ impl Local {
         }
     }
 
+    /// As [`Local::revoke`], for every region that was handed over to a peer of this endpoint.
+    pub(crate) fn revoke_granted_at(&mut self, engine: &mut Engine<HostMemory>, endpoint: EndpointId) {
+        let visitors = self.visitors.iter().flatten().filter(|visitor| visitor.arrival.endpoint == endpoint);
+        let keys: Vec<u64> = visitors.flat_map(|visitor| visitor.granting.keys()).collect();
+        for key in keys {
+            self.revoke(engine, key);
+        }
+    }
+
     /// A region had to be taken from peers by force.
     pub(crate) fn count_revoked(&mut self, revoked: bool) {
         self.statistics.revoked += u64::from(revoked);

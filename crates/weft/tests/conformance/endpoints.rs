@@ -91,6 +91,28 @@ pub(crate) fn queues_can_be_bound_later(world: &World) {
     assert!(matches!(endpoint.bind(foreign), Err(Error::OtherDomain)));
 }
 
+/// What peers do is counted from when a counter is bound, also to memory that they had mapped before.
+pub(crate) fn counters_can_be_bound_later(world: &World) {
+    let (a, b, to_b, _) = world.pair();
+    let region = b.register(100_000, Access::REMOTE).unwrap();
+    let touch = || {
+        for length in [8, 5000, 100_000] {
+            a.endpoint.write(to_b, region.remote(), a.buffer(vec![1; length])).unwrap();
+            a.endpoint.read(to_b, region.remote(), a.buffer(vec![0; length])).unwrap();
+            world.goods(&a, 2);
+        }
+    };
+    touch();
+    let [writes, reads, written, fetched] = [&a, &a, &b, &b].map(|node| node.domain.counter());
+    let (write_counter, read_counter) = (Some(writes.clone()), Some(reads.clone()));
+    a.endpoint.bind(EndpointOptions { write_counter, read_counter, ..Default::default() }).unwrap();
+    let (remote_write_counter, remote_read_counter) = (Some(written.clone()), Some(fetched.clone()));
+    b.endpoint.bind(EndpointOptions { remote_write_counter, remote_read_counter, ..Default::default() }).unwrap();
+    touch();
+    let all = || [&writes, &reads, &written, &fetched].map(weft::Counter::value);
+    world.until("all counted", || (all() == [3; 4]).then_some(()));
+}
+
 /// Each side ends without a word, is opened again with other queues, and does not disturb the other.
 pub(crate) fn sides_close_one_by_one(world: &World) {
     let (a, b) = (world.node(), world.node());

@@ -88,7 +88,7 @@ macro_rules! cases {
             endpoints {
                 numbers_can_be_chosen completions_tell_what_ended multi_receives_say_when_they_end
                 restricted_endpoints_have_one_peer queues_can_be_bound_later
-                sides_close_one_by_one datagrams_can_wait
+                counters_can_be_bound_later sides_close_one_by_one datagrams_can_wait
             }
             flow {
                 a_full_queue_holds_peers_back levels silent_operations counters_count

@@ -36,7 +36,8 @@ pub(crate) fn nobody_listens(world: &World) {
 
 /// Somebody has the port, and does not answer: nobody says anything about it.
 pub(crate) fn silence_is_unreachable(world: &World) {
-    let quick = world.quick_node(1);
+    let settings = Settings { patience: Some(Duration::from_millis(300)) };
+    let quick = world.node_with(world.domain_with(|config| config.give_up_us = 110_000), settings);
     let mute = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let socket = mute.local_addr().unwrap();
     let _asking = quick.manager.connect(&quick.endpoint(), Address { socket, endpoint: 0 }, 2, b"").unwrap();
@@ -103,7 +104,9 @@ pub(crate) fn time_passes(world: &World) {
     let request = world.request(&listener);
     // It also wakes who sleeps.
     let event = a.manager.wait(Some(crate::support::PATIENCE)).unwrap().unwrap();
-    assert_eq!(event, Event::Failed { context: 1, failure: ConnectFailure::TimedOut });
+    // If it is late enough, the news that the listener has the request come later.
+    let failures = [ConnectFailure::TimedOut, ConnectFailure::Unreachable];
+    assert!(failures.iter().any(|&failure| event == Event::Failed { context: 1, failure }), "{event:?}");
     // Who says yes too late hears that.
     let accepting = b.manager.accept(request, &b.endpoint(), 2, b"").unwrap();
     assert_eq!(world.event_beside(&b, &a), Event::Failed { context: 2, failure: ConnectFailure::Withdrawn });

@@ -3,7 +3,8 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 
-use weft::connection::{ConnectFailure, Event, Listener, Manager, listener_at};
+use weft::connection::{ConnectFailure, Event, Listener, Manager, Settings, listener_at};
+use weft::limits::{CONNECTION_REQUEST_ATTEMPTS, CONNECTION_SILENCE_US};
 use weft::{Address, Fabric, Progress, Road};
 
 use crate::common::{own_loopback, patient};
@@ -33,6 +34,11 @@ impl Process {
 
     fn stop(&self) {
         crate::common::stop(self.child.id());
+    }
+
+    fn resume(&self) {
+        let number = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-s", "CONT", &number]).status().unwrap().success());
     }
 
     fn kill(&mut self) {
@@ -113,6 +119,39 @@ fn a_killed_process_is_a_shutdown_through_shared_memory() {
 fn a_killed_process_is_a_shutdown_by_packets() {
     a_killed_process_is_a_shutdown(Road::Packets, Progress::Manual);
     a_killed_process_is_a_shutdown(Road::Packets, Progress::Automatic);
+}
+
+/// A listener whose process is stopped is waited for, however often the engine finds it silent.
+fn a_stopped_listener_is_waited_for(road: Road) {
+    let world = World::new(road, Progress::Manual);
+    let silence_us = CONNECTION_SILENCE_US + 10_000;
+    let domain = world.domain_with(|config| config.give_up_us = silence_us);
+    let node = world.node_with(domain, Settings { patience: None });
+    let process = Process::start(road, true);
+    process.stop();
+    let _asking = node.manager.connect(&node.endpoint(), process.listener, 1, b"").unwrap();
+    if road == Road::Packets {
+        let more = u64::from(CONNECTION_REQUEST_ATTEMPTS) + 2;
+        world.until(|| {
+            assert_eq!(node.manager.poll().unwrap(), None);
+            (node.domain.statistics().given_up >= more).then_some(())
+        });
+    } else {
+        world.assert_silence(&[&node]);
+    }
+    process.resume();
+    let event = world.event(&node);
+    assert!(matches!(event, Event::Connected { context: 1, .. }), "{event:?}");
+}
+
+#[test]
+fn a_stopped_listener_is_waited_for_by_packets() {
+    a_stopped_listener_is_waited_for(Road::Packets);
+}
+
+#[test]
+fn a_stopped_listener_is_waited_for_through_shared_memory() {
+    a_stopped_listener_is_waited_for(Road::Automatic);
 }
 
 /// Its process is there, and does nothing any more.

@@ -358,6 +358,7 @@ impl<M: Memory> Engine<M> {
         }
         // From now on they have receives of their own.
         for sharer in sharers {
+            self.sharers.remove(&(id, sharer));
             if let Some(sharer) = self.endpoint_mut(sharer) {
                 sharer.receives_at = None;
             }

@@ -13,7 +13,8 @@ impl Hub {
 
     pub(super) fn send(&self, state: &mut State, to: Address, token: u64, message: &Message) -> Result<()> {
         self.hold(state, to)?;
-        let outgoing = Outgoing { to, kind: message.kind, token, bytes: message.emit(), attempts: 0 };
+        let (kind, bytes) = (message.kind, message.emit());
+        let outgoing = Outgoing { to, kind, token, bytes, attempts: 0, sent: Instant::now() };
         if let Some(connection) = state.connections.get_mut(&token) {
             connection.saying += 1;
         }
@@ -34,6 +35,7 @@ impl Hub {
         match self.endpoint.send_with(peer, outgoing.bytes.clone(), options) {
             Ok(_) => {
                 outgoing.attempts += 1;
+                outgoing.sent = Instant::now();
                 let (to, token) = (outgoing.to, outgoing.token);
                 state.under_way.insert(context, outgoing);
                 // From here on nothing may be said for long.
@@ -64,6 +66,9 @@ impl Hub {
             _ => (false, 0),
         };
         let (to, token) = (outgoing.to, outgoing.token);
+        // Nobody says that the listener is not there. It may be stopped or have no turn: its time is the user's patience.
+        let silence = outgoing.sent.elapsed() >= Duration::from_micros(CONNECTION_SILENCE_US);
+        let again = outgoing.attempts < attempts || silence && outgoing.kind == Kind::Request;
         match result {
             Ok(()) => {
                 if connection.is_some_and(|connection| connection.doubtful && connection.manager == to) {
@@ -71,7 +76,7 @@ impl Hub {
                 }
             }
             // It may have arrived: all who receive know what came before.
-            Err(Failure::OutcomeUnknown) if wanted && outgoing.attempts < attempts && !self.is_absent(to) => {
+            Err(Failure::OutcomeUnknown) if wanted && again && !self.is_absent(to) => {
                 self.transmit(state, outgoing);
                 return;
             }
