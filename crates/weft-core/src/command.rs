@@ -62,7 +62,8 @@ impl CommandFlags {
     pub const NONE: CommandFlags = CommandFlags(0);
     /// `immediate` goes to the target's completion.
     pub const IMMEDIATE: CommandFlags = CommandFlags(1);
-    /// Starts when everything before it to the same target is settled (P-6.5).
+    /// Starts when everything before it, from the same endpoint to the same endpoint, has ended; what is posted after it
+    /// starts behind it (P-6.5).
     pub const FENCE: CommandFlags = CommandFlags(2);
     /// The target's owner wants to be woken.
     pub const SOLICITED: CommandFlags = CommandFlags(4);

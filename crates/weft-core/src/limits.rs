@@ -53,6 +53,10 @@ pub const HELD_MAX_BYTES: usize = 64 << 20;
 pub const RNR_WAIT_US: u64 = 100;
 /// See [`RNR_WAIT_US`].
 pub const RNR_WAIT_MAX_US: u64 = 100_000;
+/// Messages that may go to an endpoint that refused some before it counts as one that never did: above what is in flight.
+pub const PERMITS_MAX: u32 = WINDOW;
+/// Lanes of a tracker before one that is not used serves another pair of endpoints.
+pub const LANES_KEPT: usize = 16;
 /// Responses of atomics that a life keeps (P-7.2).
 pub const REPLAY_RESULTS_MAX: usize = 128;
 /// Peers' endpoints that a node's user can name.

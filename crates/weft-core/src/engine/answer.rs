@@ -12,12 +12,13 @@ use super::{Arrived, Engine};
 use crate::command::Operation;
 use crate::event::Failure;
 use crate::hash::Peer;
-use crate::limits::{KEEP_ALIVE_US, RNR_WAIT_MAX_US, RNR_WAIT_US, WINDOW_MIN};
+use crate::limits::{KEEP_ALIVE_US, WINDOW_MIN};
 use crate::memory::Memory;
 use crate::packet::{Reliability, Status};
 use crate::reliable::before;
 use crate::reliable::entry::Phase;
-use crate::reliable::tracker::{Reissue, SentState, Tracker};
+use crate::reliable::lane::{Class, Reissue, wait_us};
+use crate::reliable::tracker::{SentState, Tracker};
 use crate::time::Time;
 
 /// An answer, decoded.
@@ -52,7 +53,7 @@ impl<M: Memory> Engine<M> {
             Kind::ReadResponse => self.on_read_response(&answer, index),
             Kind::AtomicResponse => self.on_atomic_response(&answer, index),
             Kind::Probe => self.on_probe_reply(&answer, index),
-            Kind::Control => self.on_credit(answer.now, index),
+            Kind::Control => self.on_credit(&answer, index),
             _ => self.statistics.dropped_malformed += 1,
         }
         // Mostly it was all that was waited for, and nothing is to be sent.
@@ -121,15 +122,15 @@ impl<M: Memory> Engine<M> {
                         tracker.busy = true;
                         tracker.next_keep_alive = answer.now.plus_micros(KEEP_ALIVE_US);
                     }
-                    tracker.not_ready_count += 1;
-                    tracker.blocked_until = answer.now.plus_micros(wait_us(tracker.not_ready_count));
+                    tracker.busy_count += 1;
+                    tracker.blocked_until = answer.now.plus_micros(wait_us(tracker.busy_count));
                 }
                 return;
             }
             _ => {}
         }
         if let Some(tracker) = self.trackers.get_mut(index) {
-            tracker.busy = false;
+            (tracker.busy, tracker.busy_count) = (false, 0);
         }
         if !self.apply_accepted(answer, index) {
             self.statistics.dropped_malformed += 1;
@@ -206,8 +207,9 @@ impl<M: Memory> Engine<M> {
         }
         tracker.settle(psn);
         tracker.congestion.delivered(u64::from(sent.weight));
-        tracker.not_ready_count = 0;
         entry.accepted = true;
+        let (lane, class) = (entry.lane, Class::of(entry));
+        accepted(tracker, lane, class);
         self.packet_done(now, sent.handle);
     }
 
@@ -223,14 +225,15 @@ impl<M: Memory> Engine<M> {
             return;
         }
         entry.phase = Phase::AwaitDone;
-        let (ordered, source, destination, number) = (entry.ordered, entry.source, entry.to.endpoint, entry.number);
+        let (ordered, lane, number) = (entry.ordered, entry.lane, entry.number);
         entry.ordered = false;
         let index = entry.tracker;
         if let Some(tracker) = self.trackers.get_mut(index) {
             tracker.await_done += 1;
             tracker.next_keep_alive = now.plus_micros(KEEP_ALIVE_US);
-            if ordered {
-                tracker.leave_stream(source, destination, number);
+            if let Some(lane) = tracker.lane_mut(lane).filter(|_| ordered) {
+                lane.leave_stream(number);
+                tracker.wake();
             }
         }
     }
@@ -239,26 +242,22 @@ impl<M: Memory> Engine<M> {
         let Some(tracker) = self.trackers.get_mut(index) else { return };
         let Some(sent) = tracker.settle(psn) else { return };
         let Some(entry) = self.entries.get(sent.handle) else { return };
-        tracker.reissue.push(Reissue {
-            handle: sent.handle,
-            number: entry.number,
-            offset: sent.offset,
-            length: sent.length,
-        });
+        let (handle, number, offset, length) = (sent.handle, entry.number, sent.offset, sent.length);
+        tracker.refuse(entry, Reissue { handle, number, offset, length }, sent.last_sent, now);
         tracker.detect_losses(now);
-        tracker.not_ready_count += 1;
-        let at = now.plus_micros(wait_us(tracker.not_ready_count));
-        if tracker.reissue.len() == 1 || tracker.reissue_at < at {
-            tracker.reissue_at = at;
-        }
         tracker.owes_probe = true;
         tracker.probe_at = now.plus_micros(KEEP_ALIVE_US);
     }
 
-    fn on_credit(&mut self, now: Time, index: u32) {
-        if let Some(tracker) = self.trackers.get_mut(index) {
-            tracker.reissue_at = now;
-            tracker.blocked_until = now;
+    /// The target's endpoint can take messages again.
+    fn on_credit(&mut self, answer: &AnswerIn<'_>, index: u32) {
+        let Some(tracker) = self.trackers.get_mut(index) else { return };
+        tracker.blocked_until = answer.now;
+        let command = &answer.decoded.command;
+        let pair = (command.queue() as u32, command.source() as u32);
+        if let Some(lane) = tracker.find_lane(pair).and_then(|lane| tracker.lane_mut(lane)) {
+            lane.credit();
+            tracker.wake();
         }
     }
 
@@ -302,6 +301,7 @@ impl<M: Memory> Engine<M> {
         tracker.settle(psn);
         tracker.congestion.delivered(u64::from(sent.weight));
         tracker.detect_losses(answer.now);
+        accepted(tracker, entry.lane, Class::Remote);
         self.packet_done(answer.now, sent.handle);
     }
 
@@ -327,6 +327,7 @@ impl<M: Memory> Engine<M> {
             if let Some(sent) = tracker.settle(psn) {
                 tracker.congestion.delivered(u64::from(sent.weight));
             }
+            accepted(tracker, entry.lane, Class::Remote);
         }
         match written {
             Ok(()) => self.packet_done(answer.now, handle),
@@ -479,9 +480,14 @@ fn heard(tracker: &mut Tracker, psn: u64, now: Time) {
     }
 }
 
-/// How long to wait after so many refusals (P-7.10).
-fn wait_us(count: u32) -> u64 {
-    (RNR_WAIT_US << count.saturating_sub(1).min(16)).min(RNR_WAIT_MAX_US)
+/// The target took a packet of a lane: it may take more.
+#[inline]
+fn accepted(tracker: &mut Tracker, lane: u32, class: Class) {
+    let Some(refusals) = tracker.lane_mut(lane).map(|lane| lane.refusals_mut(class)) else { return };
+    if refusals.is_limited() {
+        refusals.accepted();
+        tracker.wake();
+    }
 }
 
 fn failure_of(status: Status) -> Failure {

@@ -87,7 +87,7 @@ pub struct Config {
     pub plant: Option<Plant>,
 }
 
-/// Bugs that can be planted (P-7.14): each breaks the argument for exactly-once at one place.
+/// Bugs that can be planted (P-7.14): each breaks the argument for exactly-once, or for progress, at one place.
 #[cfg(feature = "plant")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plant {
@@ -101,6 +101,8 @@ pub enum Plant {
     FreeLifeEarly,
     /// The initiator takes an offer that answers another ticket than its own (P-7.9).
     SkipRefusedTicketCheck,
+    /// The initiator looks at the first command of a target's queue alone: one that waits holds up all behind it (P-6.6).
+    HeadOfLine,
 }
 
 impl Default for Config {

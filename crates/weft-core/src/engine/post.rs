@@ -17,6 +17,7 @@ use crate::memory::{LocalKey, Memory};
 use crate::packet::{SESSION_BYTES, TRAILER_BYTES, TRANSPORT_BYTES};
 use crate::reliable::congestion::Congestion;
 use crate::reliable::entry::{Entry, Phase};
+use crate::reliable::lane::Class;
 use crate::reliable::tracker::Tracker;
 use crate::time::Time;
 
@@ -210,6 +211,8 @@ impl<M: Memory> Engine<M> {
             to,
             source,
             tracker,
+            lane: 0,
+            aside: None,
             number: self.number,
             phase: Phase::Queued,
             cut: 0,
@@ -225,13 +228,14 @@ impl<M: Memory> Engine<M> {
         let eager_max = self.config.eager_max_bytes;
         let (entry, tracker) = (self.entries.get_mut(handle)?, self.trackers.get_mut(tracker)?);
         tracker.resting = false;
+        entry.lane = tracker.join_lane(source, to.endpoint);
         if entry.is_send() {
             if command.length > eager_max || entry.wants_delivery() {
                 entry.rendezvous = self.random.next_u64() << 16 | u64::from(handle);
             }
             entry.ordered = !command.has(CommandFlags::UNORDERED);
-            if entry.ordered {
-                tracker.join_stream(source, to.endpoint, entry.number);
+            if let Some(lane) = tracker.lane_mut(entry.lane).filter(|_| entry.ordered) {
+                lane.unsettled.push_back(entry.number);
             }
         }
         // A lone message goes at once; several wait for each other, but not for long enough to fill a datagram.
@@ -240,10 +244,10 @@ impl<M: Memory> Engine<M> {
         {
             self.urgent = true;
         }
-        // What a peer waits for must not stand behind a fence: two nodes could wait for each other for ever.
-        match command.operation {
-            Operation::Pull | Operation::Done => tracker.queue.push_front(handle),
-            _ => tracker.queue.push_back(handle),
+        // What a peer waits for must not stand behind what waits for the peer: two nodes could wait for each other for ever.
+        match entry.is_own() {
+            true => tracker.own.push_back(handle),
+            false => tracker.queue.push_back(handle),
         }
         let index = entry.tracker;
         self.make_ready(index);
@@ -342,21 +346,7 @@ impl<M: Memory> Engine<M> {
     pub(super) fn finish(&mut self, now: Time, handle: u16, result: Result<(), Failure>) {
         let Some(entry) = self.entries.remove(handle) else { return };
         if let Some(tracker) = self.trackers.get_mut(entry.tracker) {
-            if entry.ordered {
-                tracker.leave_stream(entry.source, entry.to.endpoint, entry.number);
-            }
-            if entry.is_fetch() && entry.phase != Phase::Queued {
-                tracker.fetches = tracker.fetches.saturating_sub(1);
-            }
-            if entry.command.has(CommandFlags::ORDERED) {
-                tracker.ordered.retain(|other| *other != handle);
-            }
-            if entry.phase == Phase::AwaitDone {
-                tracker.await_done = tracker.await_done.saturating_sub(1);
-            }
-            if entry.packets > 0 || !entry.is_cut() {
-                abandon(tracker, handle);
-            }
+            leave(tracker, handle, &entry);
             if result.is_err() || entry.wants_response() {
                 // P-7.3: so that the target can forget what it keeps for us.
                 if tracker.ticket != 0 && !entry.is_read() {
@@ -382,12 +372,7 @@ impl<M: Memory> Engine<M> {
         if !self.dones.is_empty() {
             self.send_waiting_done(now);
         }
-        if let Some(tracker) = self.trackers.get(index)
-            && !(tracker.queue.is_empty()
-                && tracker.started.is_empty()
-                && tracker.reissue.is_empty()
-                && tracker.lost == 0)
-        {
+        if self.trackers.get(index).is_some_and(Tracker::has_more) {
             self.make_ready(index);
         }
         self.free_tracker_if_done(index);
@@ -500,7 +485,10 @@ impl<M: Memory> Engine<M> {
                 && !entry.command.has(CommandFlags::PART)
         });
         let cancellable = mine.filter(|(handle, entry)| {
-            let waits = |tracker: &Tracker| tracker.reissue.iter().any(|reissue| reissue.handle == *handle);
+            let waits = |tracker: &Tracker| {
+                let lane = tracker.lane(entry.lane).map(|lane| lane.refusals(Class::of(entry)));
+                lane.is_some_and(|refusals| refusals.packets.iter().any(|packet| packet.handle == *handle))
+            };
             match entry.phase {
                 Phase::Queued => true,
                 // P-7.10: a sent packet can be cancelled only while it waits to be issued again.
@@ -525,11 +513,41 @@ const LIFE_ENDS: u64 = LIFE_PSN_MAX as u64 - 4 * WINDOW_MAX as u64;
 /// Headers of a datagram with immediate data.
 const DATAGRAM_HEADERS_BYTES: u64 = (SESSION_BYTES + TRANSPORT_BYTES + 12 + 8 + TRAILER_BYTES) as u64;
 
+/// A command leaves its tracker and its lane, wherever in them it is.
+fn leave(tracker: &mut Tracker, handle: u16, entry: &Entry) {
+    tracker.commands -= 1;
+    if entry.is_fetch() && entry.phase != Phase::Queued {
+        tracker.fetches = tracker.fetches.saturating_sub(1);
+    }
+    if entry.phase == Phase::AwaitDone {
+        tracker.await_done = tracker.await_done.saturating_sub(1);
+    }
+    if entry.packets > 0 || !entry.is_cut() {
+        abandon(tracker, handle, entry);
+    }
+    let Some(lane) = tracker.lane_mut(entry.lane) else { return };
+    lane.commands -= 1;
+    if entry.phase != Phase::Queued && !entry.is_own() {
+        lane.begun -= 1;
+    }
+    if entry.ordered {
+        lane.leave_stream(entry.number);
+    }
+    if entry.command.has(CommandFlags::ORDERED) {
+        lane.ordered.retain(|other| *other != handle);
+    }
+    lane.refusals_mut(Class::of(entry)).ended();
+    tracker.wake();
+}
+
 /// Takes all packets of a command out of a tracker: whoever answers them now is late.
-fn abandon(tracker: &mut Tracker, handle: u16) {
-    tracker.queue.retain(|other| *other != handle);
+fn abandon(tracker: &mut Tracker, handle: u16, entry: &Entry) {
+    if entry.phase == Phase::Queued {
+        tracker.unqueue(handle, entry);
+        return;
+    }
     tracker.started.retain(|other| *other != handle);
-    tracker.reissue.retain(|reissue| reissue.handle != handle);
+    tracker.forget_refused(handle, entry);
     let mut psn = tracker.base;
     while psn < tracker.next() {
         if tracker.get(psn).is_some_and(|sent| sent.handle == handle) {
@@ -633,22 +651,21 @@ impl<M: Memory> Engine<M> {
             return;
         }
         let Some(tracker) = self.trackers.get_mut(index) else { return };
-        let last = tracker.sent.len() == 1 && tracker.queue.is_empty() && tracker.started.is_empty();
+        let last = tracker.sent.len() == 1 && tracker.commands == 1;
         let Some(sent) = tracker.sent.front().copied().filter(|_| last && tracker.ticket != 0) else { return };
         tracker.settle(tracker.base);
         let ended = self.entries.get_mut(sent.handle).filter(|entry| entry.rendezvous == 0 && entry.packets == 1);
         if let Some(entry) = ended {
             entry.packets = 0;
-            let command = entry.command;
+            let entry = *entry;
+            leave(tracker, sent.handle, &entry);
             self.entries.remove(sent.handle);
-            self.report(&command, Ok(()));
+            self.report(&entry.command, Ok(()));
         }
     }
 }
 
-impl<M: Memory> Engine<M> {
-    /// Whether a life's numbers are nearly used up (P-7.13).
-    pub(super) fn life_ends(tracker: &Tracker) -> bool {
-        tracker.next() - tracker.ticket_psn >= LIFE_ENDS
-    }
+/// Whether a life's numbers are nearly used up (P-7.13).
+pub(super) fn life_ends(tracker: &Tracker) -> bool {
+    tracker.next() - tracker.ticket_psn >= LIFE_ENDS
 }

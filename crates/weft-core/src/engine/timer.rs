@@ -67,9 +67,7 @@ impl<M: Memory> Engine<M> {
             tracker.blocked_until = Time(0);
             ready = true;
         }
-        if !tracker.reissue.is_empty() && now >= tracker.reissue_at {
-            ready = true;
-        }
+        ready |= tracker.reissue_due(now);
         if waits(tracker) && now >= tracker.next_keep_alive {
             tracker.next_keep_alive = now.plus_micros(KEEP_ALIVE_US);
             tracker.probe_wanted = true;
@@ -149,7 +147,7 @@ impl<M: Memory> Engine<M> {
 /// Whether the initiator waits for something that only the target can start (P-7.12).
 fn waits(tracker: &Tracker) -> bool {
     let idle = tracker.sent.is_empty()
-        && (tracker.await_done > 0 || !tracker.reissue.is_empty() || !tracker.started.is_empty());
+        && (tracker.await_done > 0 || !tracker.refused.is_empty() || !tracker.started.is_empty());
     tracker.ticket != 0 && (tracker.busy || idle)
 }
 
@@ -169,8 +167,8 @@ fn next_due(tracker: &Tracker, now: Time, give_up_us: u64) -> Time {
         due = due.min(since.plus_micros(give_up_us));
     }
     // What is due but does not fit the window waits for an answer or the probe timeout.
-    if !tracker.reissue.is_empty() && tracker.reissue_at > now {
-        due = due.min(tracker.reissue_at);
+    if !tracker.refused.is_empty() {
+        due = due.min(tracker.reissue_at());
     }
     if tracker.blocked_until > now {
         due = due.min(tracker.blocked_until);

@@ -3,6 +3,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use super::lane::Aside;
 use crate::address::Address;
 use crate::command::{Command, Level, Operation};
 use crate::event::Failure;
@@ -27,6 +28,10 @@ pub(crate) struct Entry {
     /// Number of the endpoint that sends it.
     pub(crate) source: u32,
     pub(crate) tracker: u32,
+    /// Its lane in the tracker.
+    pub(crate) lane: u32,
+    /// Where it waits in its lane; `None`: not there.
+    pub(crate) aside: Option<Aside>,
     /// Message number.
     pub(crate) number: u32,
     pub(crate) phase: Phase,
@@ -61,6 +66,11 @@ impl Entry {
     /// Whether its messages are matched at the target.
     pub(crate) fn is_send(&self) -> bool {
         matches!(self.command.operation, Operation::Send | Operation::TaggedSend)
+    }
+
+    /// Whether the engine made it, because a peer waits for it.
+    pub(crate) fn is_own(&self) -> bool {
+        matches!(self.command.operation, Operation::Pull | Operation::Done)
     }
 
     /// Whether packets are answered by data.

@@ -1,11 +1,12 @@
 //! Reliability whose state follows the traffic (section 7 of `docs/protocol.md`).
 //!
 //! At the initiator a [`tracker`] exists for each target with something in flight, and an [`entry`] for each command under
-//! way. At the target a [`life`] exists for each peer with requests under way, and a [`tombstone`] of 16 bytes for those
+//! way; a [`lane`] of the tracker has those of one pair of endpoints. At the target a [`life`] exists for each peer with requests under way, and a [`tombstone`] of 16 bytes for those
 //! that were heard of lately.
 
 pub(crate) mod congestion;
 pub(crate) mod entry;
+pub(crate) mod lane;
 pub(crate) mod life;
 pub(crate) mod tombstone;
 pub(crate) mod tracker;

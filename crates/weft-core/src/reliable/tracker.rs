@@ -5,7 +5,9 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 use super::congestion::Congestion;
-use crate::limits::{KEEP_ALIVE_US, REORDER, WINDOW};
+use super::entry::{Entries, Entry};
+use super::lane::{Class, Lane, Reissue, order};
+use crate::limits::{KEEP_ALIVE_US, LANES_KEPT, REORDER, WINDOW};
 use crate::time::Time;
 
 /// How a packet stands.
@@ -37,23 +39,6 @@ pub(crate) struct Sent {
     pub(crate) order: u64,
 }
 
-/// A packet that was refused as not ready: the same bytes go out under a new psn (P-7.10).
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Reissue {
-    pub(crate) handle: u16,
-    pub(crate) number: u32,
-    pub(crate) offset: u32,
-    pub(crate) length: u32,
-}
-
-/// Messages of one source to one endpoint that are not settled, in order (P-6.4).
-#[derive(Debug)]
-pub(crate) struct Outgoing {
-    pub(crate) source: u32,
-    pub(crate) destination: u32,
-    pub(crate) unsettled: VecDeque<u32>,
-}
-
 /// A target with something in flight.
 #[derive(Debug)]
 pub(crate) struct Tracker {
@@ -68,22 +53,33 @@ pub(crate) struct Tracker {
     /// Of the first in `sent`.
     pub(crate) base: u64,
     pub(crate) window: u32,
-    /// Commands not started.
+    /// Commands that have not ended.
+    pub(crate) commands: u32,
+    /// Commands that the engine made itself and that have not started: a peer waits for them, so they go first.
+    pub(crate) own: VecDeque<u16>,
+    /// Commands not started, in the order in which they were posted.
     pub(crate) queue: VecDeque<u16>,
+    /// Each pair of endpoints that has commands here, or had.
+    lanes: Vec<Lane>,
+    /// Source and destination of each.
+    pairs: Vec<(u32, u32)>,
+    /// The lane of the last command.
+    last_lane: u32,
+    /// Lanes that have put commands aside, and which of them is looked at next.
+    waiting: Vec<u32>,
+    waiting_next: usize,
+    /// Something ended that they may have waited for.
+    pub(crate) woken: bool,
+    /// Lanes with packets that were refused as not ready.
+    pub(crate) refused: Vec<(u32, Class)>,
     /// Commands started, with packets still to be made.
     pub(crate) started: VecDeque<u16>,
     /// Whether a new command comes next, or one that was begun.
     pub(crate) starts_next: bool,
     /// The last read filled the window: the next ones wait until several may go.
     pub(crate) reads_wait: bool,
-    pub(crate) reissue: Vec<Reissue>,
-    pub(crate) reissue_at: Time,
-    pub(crate) not_ready_count: u32,
-    pub(crate) streams: Vec<Outgoing>,
     /// Fetching atomics whose results have not come: the target keeps each until it knows that they have.
     pub(crate) fetches: u32,
-    /// Commands under way that later ones may have to wait for (`CommandFlags::ORDERED`).
-    pub(crate) ordered: Vec<u16>,
     /// Commands that wait for DONE.
     pub(crate) await_done: u32,
     pub(crate) congestion: Congestion,
@@ -125,6 +121,8 @@ pub(crate) struct Tracker {
     pub(crate) blocked_until: Time,
     /// The last answer was *busy*: only PROBEs show that the target lives (P-7.12).
     pub(crate) busy: bool,
+    /// How often in a row.
+    pub(crate) busy_count: u32,
 }
 
 impl Tracker {
@@ -137,16 +135,20 @@ impl Tracker {
             sent: VecDeque::new(),
             base,
             window: WINDOW,
+            commands: 0,
+            own: VecDeque::new(),
             queue: VecDeque::new(),
+            lanes: Vec::new(),
+            pairs: Vec::new(),
+            last_lane: 0,
+            waiting: Vec::new(),
+            waiting_next: 0,
+            woken: false,
+            refused: Vec::new(),
             started: VecDeque::new(),
             starts_next: true,
             reads_wait: false,
-            reissue: Vec::new(),
-            reissue_at: Time::NEVER,
-            not_ready_count: 0,
-            streams: Vec::new(),
             fetches: 0,
-            ordered: Vec::new(),
             await_done: 0,
             congestion,
             order: 0,
@@ -171,6 +173,7 @@ impl Tracker {
             unasked: 0,
             blocked_until: Time(0),
             busy: false,
+            busy_count: 0,
         }
     }
 
@@ -196,19 +199,17 @@ impl Tracker {
 
     /// Whether everything is settled and nothing waits.
     pub(crate) fn is_done(&self) -> bool {
-        self.sent.is_empty()
-            && self.queue.is_empty()
-            && self.started.is_empty()
-            && self.reissue.is_empty()
-            && self.await_done == 0
-            && !self.owes_probe
-            && !self.probe_wanted
+        self.commands == 0 && self.sent.is_empty() && !self.owes_probe && !self.probe_wanted
     }
 
     /// Whether there may be something to send.
     pub(crate) fn has_more(&self) -> bool {
-        let nothing = self.queue.is_empty() && self.started.is_empty() && self.reissue.is_empty();
-        !nothing || self.lost > 0 || self.probe_wanted
+        self.has_new() || !self.started.is_empty() || !self.refused.is_empty() || self.lost > 0 || self.probe_wanted
+    }
+
+    /// Whether there may be a command to start.
+    pub(crate) fn has_new(&self) -> bool {
+        !self.queue.is_empty() || !self.own.is_empty() || self.woken
     }
 
     /// Marks a packet as settled and moves the base. Returns what it was.
@@ -292,73 +293,207 @@ impl Tracker {
         }
     }
 
-    /// Adds a message to its stream.
-    pub(crate) fn join_stream(&mut self, source: u32, destination: u32, number: u32) {
-        let same = |stream: &Outgoing| stream.source == source && stream.destination == destination;
-        let at = self.streams.iter().position(same);
-        // An empty one may serve another stream: its list is allocated already.
-        let at = at.or_else(|| self.streams.iter().position(|stream| stream.unsettled.is_empty()));
-        match at.and_then(|at| self.streams.get_mut(at)) {
-            Some(stream) => {
-                (stream.source, stream.destination) = (source, destination);
-                stream.unsettled.push_back(number);
-            }
-            None => {
-                let unsettled = VecDeque::from([number]);
-                self.streams.push(Outgoing { source, destination, unsettled });
+    pub(crate) fn lane(&self, lane: u32) -> Option<&Lane> {
+        self.lanes.get(lane as usize)
+    }
+
+    pub(crate) fn lane_mut(&mut self, lane: u32) -> Option<&mut Lane> {
+        self.lanes.get_mut(lane as usize)
+    }
+
+    /// A command comes: the lane that it takes.
+    pub(crate) fn join_lane(&mut self, source: u32, destination: u32) -> u32 {
+        self.commands += 1;
+        let pair = (source, destination);
+        if self.pairs.get(self.last_lane as usize) != Some(&pair) {
+            self.last_lane = self.find_lane(pair).unwrap_or_else(|| self.make_lane(pair));
+        }
+        if let Some(lane) = self.lanes.get_mut(self.last_lane as usize) {
+            lane.commands += 1;
+        }
+        self.last_lane
+    }
+
+    /// The lane of a pair of endpoints.
+    pub(crate) fn find_lane(&self, pair: (u32, u32)) -> Option<u32> {
+        self.pairs.iter().position(|other| *other == pair).map(|at| at as u32)
+    }
+
+    #[cold]
+    fn make_lane(&mut self, pair: (u32, u32)) -> u32 {
+        let unused = |lane: &Lane| lane.commands == 0;
+        let unused = if self.lanes.len() < LANES_KEPT { None } else { self.lanes.iter().position(unused) };
+        if let Some(at) = unused
+            && let (Some(lane), Some(place)) = (self.lanes.get_mut(at), self.pairs.get_mut(at))
+        {
+            lane.begin_anew();
+            *place = pair;
+            return at as u32;
+        }
+        self.lanes.push(Lane::default());
+        self.pairs.push(pair);
+        self.lanes.len() as u32 - 1
+    }
+
+    /// The command to be started next. Those that have to wait are put aside.
+    #[inline]
+    pub(crate) fn next_command(&mut self, entries: &mut Entries) -> Option<u16> {
+        if let Some(own) = self.own.front() {
+            return Some(*own);
+        }
+        if self.woken
+            && let Some(handle) = self.next_aside(entries)
+        {
+            return Some(handle);
+        }
+        loop {
+            let handle = *self.queue.front()?;
+            let entry = entries.get(handle)?;
+            let lane = self.lanes.get(entry.lane as usize)?;
+            let Some(reason) = lane.obstacle(entries, entry, self.fetches) else { return Some(handle) };
+            self.queue.pop_front();
+            let entry = entries.get_mut(handle)?;
+            entry.aside = Some(reason);
+            let index = entry.lane;
+            let lane = self.lanes.get_mut(index as usize)?;
+            lane.aside_mut(reason).push_back(handle);
+            lane.waiting += 1;
+            if lane.waiting == 1 {
+                self.waiting.push(index);
             }
         }
     }
 
-    /// A message of a stream is settled.
-    pub(crate) fn leave_stream(&mut self, source: u32, destination: u32, number: u32) {
-        let Some(at) = self.streams.iter().position(|s| s.source == source && s.destination == destination) else {
+    /// The bug of looking at the first command alone: whether it has to wait.
+    #[cfg(feature = "plant")]
+    pub(crate) fn front_waits(&self, entries: &Entries) -> bool {
+        let entry = self.queue.front().and_then(|handle| entries.get(*handle)).filter(|_| self.own.is_empty());
+        let lane = |entry: &Entry| self.lanes.get(entry.lane as usize);
+        entry.is_some_and(|entry| lane(entry).is_some_and(|lane| lane.obstacle(entries, entry, self.fetches).is_some()))
+    }
+
+    /// A command that was put aside and may start now. Lanes take turns.
+    #[cold]
+    fn next_aside(&mut self, entries: &mut Entries) -> Option<u16> {
+        for step in 0..self.waiting.len() {
+            let at = (self.waiting_next + step) % self.waiting.len();
+            let lane = self.waiting.get(at).and_then(|lane| self.lanes.get_mut(*lane as usize));
+            if let Some(handle) = lane.and_then(|lane| lane.startable(entries, self.fetches)) {
+                self.waiting_next = at;
+                return Some(handle);
+            }
+        }
+        self.woken = false;
+        None
+    }
+
+    /// Something ended that commands put aside may have waited for.
+    pub(crate) fn wake(&mut self) {
+        self.woken = !self.waiting.is_empty();
+    }
+
+    /// A command starts, or ends before it did: it leaves the place where it waited.
+    pub(crate) fn unqueue(&mut self, handle: u16, entry: &Entry) {
+        let Some(reason) = entry.aside else {
+            // Mostly it is the first.
+            let queue = if entry.is_own() { &mut self.own } else { &mut self.queue };
+            if queue.front() == Some(&handle) {
+                queue.pop_front();
+            } else {
+                queue.retain(|other| *other != handle);
+            }
             return;
         };
-        let Some(stream) = self.streams.get_mut(at) else { return };
-        if stream.unsettled.front() == Some(&number) {
-            stream.unsettled.pop_front();
-        } else if let Ok(found) = stream.unsettled.binary_search_by(|other| order(*other, number)) {
-            stream.unsettled.remove(found);
+        let Some(lane) = self.lanes.get_mut(entry.lane as usize) else { return };
+        let aside = lane.aside_mut(reason);
+        if aside.front() == Some(&handle) {
+            aside.pop_front();
+        } else {
+            aside.retain(|other| *other != handle);
+        }
+        lane.waiting -= 1;
+        if lane.waiting == 0 {
+            self.waiting.retain(|other| *other != entry.lane);
+        } else {
+            // The others come first.
+            self.waiting_next += 1;
         }
     }
 
-    /// The distance to the latest earlier message of the stream that is unsettled (P-6.4); 0: none. `None`: too far to be
-    /// told.
-    pub(crate) fn after(&self, source: u32, destination: u32, number: u32) -> Option<u16> {
-        let stream = self.streams.iter().find(|s| s.source == source && s.destination == destination);
-        let Some(stream) = stream else { return Some(0) };
-        // Most are sent in order, so the last two settle it.
-        let mut latest = stream.unsettled.iter().rev();
-        if latest.next() == Some(&number) {
-            let Some(earlier) = latest.next() else { return Some(0) };
-            return distance(number, *earlier);
+    /// A packet was refused as not ready.
+    pub(crate) fn refuse(&mut self, entry: &Entry, packet: Reissue, sent: Time, now: Time) {
+        let (class, index) = (Class::of(entry), entry.lane);
+        let Some(lane) = self.lanes.get_mut(index as usize) else { return };
+        let refusals = lane.refusals_mut(class);
+        if refusals.packets.is_empty() {
+            self.refused.push((index, class));
         }
-        if stream.unsettled.front() == Some(&number) {
-            return Some(0);
+        refusals.refuse(packet, sent, now);
+    }
+
+    /// The oldest packet that was refused and may be sent again.
+    pub(crate) fn next_refused(&self) -> Option<(u32, Class)> {
+        let mut oldest: Option<((u32, Class), u32)> = None;
+        for &(index, class) in &self.refused {
+            let refusals = self.lane(index).map(|lane| lane.refusals(class)).filter(|refusals| refusals.permits());
+            let Some(front) = refusals.and_then(|refusals| refusals.packets.front()) else { continue };
+            if oldest.is_none_or(|(_, number)| order(front.number, number).is_lt()) {
+                oldest = Some(((index, class), front.number));
+            }
         }
-        let at = stream.unsettled.partition_point(|other| order(*other, number).is_lt());
-        let Some(earlier) = at.checked_sub(1).and_then(|at| stream.unsettled.get(at)) else { return Some(0) };
-        distance(number, *earlier)
+        oldest.map(|(place, _)| place)
+    }
+
+    /// The first packet of those that were refused is sent again.
+    pub(crate) fn take_refused(&mut self, index: u32, class: Class) {
+        let Some(lane) = self.lanes.get_mut(index as usize) else { return };
+        let refusals = lane.refusals_mut(class);
+        refusals.packets.pop_front();
+        refusals.spend();
+        if refusals.packets.is_empty() {
+            self.refused.retain(|place| *place != (index, class));
+            self.wake();
+        }
+    }
+
+    /// Forgets refused packets of a command that ends.
+    pub(crate) fn forget_refused(&mut self, handle: u16, entry: &Entry) {
+        let class = Class::of(entry);
+        let Some(lane) = self.lanes.get_mut(entry.lane as usize) else { return };
+        let refusals = lane.refusals_mut(class);
+        if refusals.packets.is_empty() {
+            return;
+        }
+        refusals.packets.retain(|packet| packet.handle != handle);
+        if refusals.packets.is_empty() {
+            self.refused.retain(|place| *place != (entry.lane, class));
+        }
+    }
+
+    /// When something that was refused is tried again without being asked for.
+    pub(crate) fn reissue_at(&self) -> Time {
+        let at = |(index, class): &(u32, Class)| self.lane(*index).map_or(Time::NEVER, |lane| lane.refusals(*class).at);
+        self.refused.iter().map(at).min().unwrap_or(Time::NEVER)
+    }
+
+    /// Lets one packet of each lane go that was refused long enough ago. True: there is one.
+    pub(crate) fn reissue_due(&mut self, now: Time) -> bool {
+        let mut due = false;
+        for &(index, class) in &self.refused {
+            let lane = self.lanes.get_mut(index as usize);
+            due |= lane.is_some_and(|lane| lane.refusals_mut(class).timeout(now));
+        }
+        due
     }
 
     /// Bytes of sequence state.
     pub(crate) fn bytes(&self) -> usize {
-        let streams = self.streams.iter().map(|s| s.unsettled.capacity() * 4 + size_of::<Outgoing>()).sum::<usize>();
+        let lanes = self.lanes.iter().map(|lane| lane.bytes() + size_of::<(u32, u32)>()).sum::<usize>();
         size_of::<Tracker>()
             + self.sent.capacity() * size_of::<Sent>()
-            + (self.queue.capacity() + self.started.capacity()) * 2
-            + self.reissue.capacity() * size_of::<Reissue>()
-            + streams
+            + (self.queue.capacity() + self.own.capacity() + self.started.capacity()) * 2
+            + self.refused.capacity() * size_of::<(u32, Class)>()
+            + self.waiting.capacity() * size_of::<u32>()
+            + lanes
     }
-}
-
-/// The distance as it travels, if it can.
-fn distance(number: u32, earlier: u32) -> Option<u16> {
-    u16::try_from(number.wrapping_sub(earlier)).ok().filter(|distance| *distance != crate::packet::UNORDERED)
-}
-
-/// Order of message numbers that wrap.
-fn order(a: u32, b: u32) -> core::cmp::Ordering {
-    (a.wrapping_sub(b) as i32).cmp(&0)
 }

@@ -47,7 +47,7 @@ impl Oracle {
         self.receives(now)
     }
 
-    /// P-6.5: what stood before a fence was executed before what stands behind it.
+    /// P-6.5: what stood before a fence, between the same two endpoints, was executed before what stands behind it.
     fn fences(&self, now: u64) -> Result<(), Violation> {
         let executed = |record: &&Record| record.placed > 0 || record.executed > 0;
         let fenced = |record: &&Record| record.operation.qualities().fence;
@@ -57,6 +57,7 @@ impl Oracle {
                     && earlier.start == record.start
                     && earlier.operation.place == record.operation.place
                     && earlier.target == record.target
+                    && earlier.operation.peer() == record.operation.peer()
                     && matches!(earlier.outcome, Some((_, Ok(()))))
             });
             for earlier in before {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use weft::{Access, Completion, CompletionKind, Failure, PeerId, Progress, RemoteAddress};
 
-use crate::child::{self, Process};
+use crate::child::Process;
 use crate::common::Raise;
 use crate::hostile::bare_connection;
 use crate::kill::{converse, length_of};

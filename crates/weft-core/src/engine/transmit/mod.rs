@@ -11,14 +11,14 @@ use core::net::SocketAddr;
 
 use weft_wire::command::{Command as Generic, Flags, Kind, Slot};
 
+use super::post::life_ends;
 use super::{Engine, Piece, Transmit};
 use crate::address::Address;
 use crate::command::{Command, CommandFlags, Operation};
 use crate::event::Failure;
 use crate::hash::Peer;
 use crate::limits::{
-    ACK_EVERY, BUNDLE_MAX_BYTES, FETCHES_MAX, ORDERED_MAX, PIO_MAX_BYTES, RESTS_TOGETHER, SEGMENTS_MAX, STARTED_LOOKS,
-    TRANSMIT_MAX_BYTES,
+    ACK_EVERY, BUNDLE_MAX_BYTES, PIO_MAX_BYTES, RESTS_TOGETHER, SEGMENTS_MAX, STARTED_LOOKS, TRANSMIT_MAX_BYTES,
 };
 use crate::memory::{Access, Fault, LocalKey, Memory};
 use crate::packet::{
@@ -26,6 +26,7 @@ use crate::packet::{
     between, whole,
 };
 use crate::reliable::entry::{Entry, Phase};
+use crate::reliable::lane::{Class, order};
 use crate::reliable::life::{Life, Request};
 use crate::reliable::tracker::{Sent, SentState, Tracker};
 use crate::time::Time;
@@ -77,8 +78,8 @@ enum Pick {
     Again(u64),
     /// A packet under a new psn: handle, offset and length.
     New(u16, u32, u32),
-    /// The same, of a packet that was refused as not ready: its place in the list.
-    Reissue(usize),
+    /// The same, of the oldest packet of a lane that was refused as not ready.
+    Reissue(u32, Class),
     Probe,
 }
 
@@ -106,7 +107,7 @@ impl<M: Memory> Engine<M> {
         while let Some(index) = self.ready.pop_front() {
             if let Some(tracker) = self.trackers.get_mut(index) {
                 tracker.ready = false;
-                if tracker.sent.is_empty() && Self::life_ends(tracker) {
+                if tracker.sent.is_empty() && life_ends(tracker) {
                     // P-7.13: the numbers of this life are used up.
                     tracker.ticket = 0;
                     tracker.ticket_psn = tracker.next();
@@ -412,143 +413,118 @@ impl<M: Memory> Engine<M> {
         true
     }
 
-    /// What may be sent to a target now; nothing is changed. Beside other short packets (`among_short`), short rests of
-    /// messages come before anything new.
-    fn pick(&self, now: Time, index: u32, among_short: bool) -> Option<Pick> {
-        let tracker = self.trackers.get(index)?;
+    /// What may be sent to a target now. Commands that have to wait are put aside, nothing else is changed. Beside other
+    /// short packets (`among_short`), short rests of messages come before anything new.
+    fn pick(&mut self, now: Time, index: u32, among_short: bool) -> Option<Pick> {
+        let tracker = self.trackers.get_mut(index)?;
         if tracker.probe_wanted {
             return Some(Pick::Probe);
         }
         if tracker.blocked_until > now {
             return None;
         }
-        if tracker.lost == 0 && tracker.reissue.is_empty() && tracker.started.is_empty() {
-            return self.pick_next(tracker);
-        }
-        // The oldest of what was refused: those behind it may have to wait for it.
-        let age = |number: u32| self.number.wrapping_sub(number);
-        let oldest = tracker.reissue.iter().enumerate().filter(|_| tracker.reissue_at <= now);
-        let oldest = oldest.max_by_key(|(_, reissue)| (age(reissue.number), u32::MAX - reissue.offset));
-        let full = tracker.sent.len() >= tracker.window as usize || Self::life_ends(tracker);
-        let may_go = |weight: u32| tracker.allowance > 0 || tracker.congestion.admits(u64::from(weight));
         if tracker.lost > 0 {
-            let lost = tracker.sent.iter().position(|sent| sent.state == SentState::Lost)?;
-            let sent = tracker.sent.get(lost)?;
-            let number = self.entries.get(sent.handle).map_or(self.number, |entry| entry.number);
-            if let Some((at, reissue)) = oldest.filter(|(_, reissue)| age(reissue.number) > age(number) && !full)
-                && self.entries.get(reissue.handle).is_some_and(|entry| may_go(weight(entry, reissue.length)))
-            {
-                return Some(Pick::Reissue(at));
-            }
-            // P-7.9: while there is no ticket, one packet tells as much as many.
-            let alone = tracker.ticket != 0 || tracker.congestion.in_flight() == 0;
-            return (alone && may_go(sent.weight)).then_some(Pick::Again(tracker.base + lost as u64));
+            return self.pick_lost(index);
         }
         let no_ticket = tracker.ticket == 0 && !tracker.sent.is_empty();
-        if full || no_ticket || !tracker.congestion.admits(0) && tracker.allowance == 0 {
+        if is_full(tracker) || no_ticket || !tracker.congestion.admits(0) && tracker.allowance == 0 {
             return None;
         }
-        if !tracker.reissue.is_empty()
-            && let Some(handle) = self.unhindered(tracker)
-        {
-            let entry = self.entries.get(handle)?;
-            let offset = if entry.phase == Phase::Queued { 0 } else { entry.cut };
-            let length = packet_length(entry, tracker.mtu, offset);
-            return self.admitted(tracker, handle, length).then_some(Pick::New(handle, offset, length));
+        if !tracker.refused.is_empty() || !tracker.started.is_empty() {
+            return self.pick_among(index, among_short);
         }
-        if let Some((at, reissue)) = oldest {
-            let goes = self.entries.get(reissue.handle).is_some_and(|entry| may_go(weight(entry, reissue.length)));
-            return goes.then_some(Pick::Reissue(at));
-        }
-        // New commands start in the order in which they were posted; those that were begun go on in turn beside them, so
-        // that a long message does not hold back short ones. One that needs a last packet gets it first.
-        let next = tracker.queue.front().and_then(|handle| self.entries.get(*handle).map(|entry| (*handle, entry)));
-        let next = next.filter(|(_, entry)| self.may_start(tracker, entry));
-        // What was accepted in part is no new message: its receive waits for the rest. And who is refused holds back
-        // nobody who is not: a message that we fetch may be what the peer waits for.
-        let mut begun = tracker.started.iter().filter_map(|&handle| Some((handle, self.entries.get(handle)?)));
-        let begun = begun.by_ref().take(STARTED_LOOKS).find(|(_, e)| e.accepted || !self.is_refused(tracker, e));
-        let (handle, entry, offset) = match (next, begun) {
-            (None, None) => return None,
-            (Some((handle, entry)), None) => (handle, entry, 0),
-            (None, Some((handle, entry))) => (handle, entry, entry.cut),
-            (Some((new, fresh)), Some((handle, entry))) => {
-                let rest = entry.wire_length() - entry.cut;
-                let ends = packet_length(entry, tracker.mtu, entry.cut) == rest;
-                let begins = packet_length(fresh, tracker.mtu, 0);
-                let waits = !among_short
-                    && (is_long(fresh, begins) && !is_long(entry, rest))
-                    && tracker.started.len() < RESTS_TOGETHER
-                    && self.admitted(tracker, new, begins);
-                if !waits && (ends || !tracker.starts_next) { (handle, entry, entry.cut) } else { (new, fresh, 0) }
-            }
-        };
-        let length = packet_length(entry, tracker.mtu, offset);
-        self.admitted(tracker, handle, length).then_some(Pick::New(handle, offset, length))
-    }
-
-    /// The usual case of [`Engine::pick`]: nothing was lost or refused, and nothing is begun.
-    #[inline]
-    fn pick_next(&self, tracker: &Tracker) -> Option<Pick> {
-        let handle = *tracker.queue.front()?;
-        let no_ticket = tracker.ticket == 0 && !tracker.sent.is_empty();
-        let full = tracker.sent.len() >= tracker.window as usize || Self::life_ends(tracker);
-        if full || no_ticket || !tracker.congestion.admits(0) && tracker.allowance == 0 {
+        // The usual case: nothing was lost or refused, and nothing is begun.
+        #[cfg(feature = "plant")]
+        if self.config.plant == Some(super::Plant::HeadOfLine) && tracker.front_waits(&self.entries) {
             return None;
         }
-        let entry = self.entries.get(handle).filter(|entry| self.may_start(tracker, entry))?;
+        let handle = tracker.next_command(&mut self.entries)?;
+        let entry = self.entries.get(handle)?;
         let length = packet_length(entry, tracker.mtu, 0);
         let admitted = tracker.congestion.admits(u64::from(weight(entry, length)));
         admitted.then_some(Pick::New(handle, 0, length))
     }
 
-    /// What goes on while others are refused as not ready: messages that have begun, since until they are complete they
-    /// hold what the others wait for, and what the peer itself waits for.
-    fn unhindered(&self, tracker: &Tracker) -> Option<u16> {
-        let begun = |handle: &&u16| self.entries.get(**handle).is_some_and(|entry| entry.accepted || entry.is_read());
-        let started = tracker.started.iter().find(begun).copied();
-        let asked = |handle: &&u16| {
-            let operation = self.entries.get(**handle).map(|entry| entry.command.operation);
-            matches!(operation, Some(Operation::Pull | Operation::Done))
+    /// The oldest packet that was lost, unless a message before it was refused: then that one has to come first.
+    fn pick_lost(&self, index: u32) -> Option<Pick> {
+        let tracker = self.trackers.get(index)?;
+        let may_go = |weight: u32| tracker.allowance > 0 || tracker.congestion.admits(u64::from(weight));
+        let lost = tracker.sent.iter().position(|sent| sent.state == SentState::Lost)?;
+        let sent = tracker.sent.get(lost)?;
+        if let Some(entry) = self.entries.get(sent.handle)
+            && let Some(refusals) = tracker.lane(entry.lane).map(|lane| lane.refusals(Class::Message))
+            && let Some(refused) = refusals.packets.front().filter(|_| refusals.permits() && !is_full(tracker))
+            && order(refused.number, entry.number).is_lt()
+            && self.entries.get(refused.handle).is_some_and(|entry| may_go(weight(entry, refused.length)))
+        {
+            return Some(Pick::Reissue(entry.lane, Class::Message));
+        }
+        // P-7.9: while there is no ticket, one packet tells as much as many.
+        let alone = tracker.ticket != 0 || tracker.congestion.in_flight() == 0;
+        (alone && may_go(sent.weight)).then_some(Pick::Again(tracker.base + lost as u64))
+    }
+
+    /// Commands that are begun, packets that were refused, and new commands: they take turns, so that a long message does
+    /// not hold back short ones. Among the new, what the peer waits for comes first, then what was refused.
+    fn pick_among(&mut self, index: u32, among_short: bool) -> Option<Pick> {
+        let tracker = self.trackers.get_mut(index)?;
+        // A message of which nothing was accepted does not go on while it is not known that there is room.
+        let goes_on = |entry: &Entry| {
+            let lane = tracker.lane(entry.lane);
+            entry.accepted || !lane.is_some_and(|lane| lane.refusals(Class::of(entry)).is_limited())
         };
-        started.or_else(|| tracker.queue.front().filter(asked).copied())
-    }
-
-    fn may_start(&self, tracker: &Tracker, entry: &Entry) -> bool {
-        if entry.command.has(CommandFlags::FENCE) {
-            let idle = tracker.sent.is_empty() && tracker.started.is_empty() && tracker.reissue.is_empty();
-            return idle && tracker.await_done == 0;
+        let begun = tracker.started.iter().filter_map(|&handle| Some((handle, self.entries.get(handle)?)));
+        let begun = begun.take(STARTED_LOOKS).find(|(_, e)| Class::of(e) == Class::Remote || goes_on(e));
+        let begun = begun.map(|(handle, _)| handle);
+        if let Some((lane, class)) = tracker.next_refused().filter(|_| tracker.own.is_empty()) {
+            if begun.is_none() || tracker.starts_next {
+                let refused = tracker.lane(lane)?.refusals(class).packets.front()?;
+                let weight = weight(self.entries.get(refused.handle)?, refused.length);
+                let goes = tracker.allowance > 0 || tracker.congestion.admits(u64::from(weight));
+                return goes.then_some(Pick::Reissue(lane, class));
+            }
+            return self.pick_begun(index, begun?);
         }
-        if entry.is_fetch() && tracker.fetches >= FETCHES_MAX || self.is_held_back(tracker, entry) {
-            return false;
+        #[cfg(feature = "plant")]
+        if self.config.plant == Some(super::Plant::HeadOfLine) && tracker.front_waits(&self.entries) {
+            return begun.and_then(|handle| self.pick_begun(index, handle));
         }
-        let in_reach = !entry.ordered || tracker.after(entry.source, entry.to.endpoint, entry.number).is_some();
-        in_reach && !self.is_refused(tracker, entry)
-    }
-
-    /// Whether an ordered command has to wait for an earlier one. Those that touch other bytes go side by side.
-    fn is_held_back(&self, tracker: &Tracker, entry: &Entry) -> bool {
-        if !entry.command.has(CommandFlags::ORDERED) {
-            return false;
-        }
-        let earlier = |handle: &u16| {
-            let other = self.entries.get(*handle);
-            other.is_some_and(|other| {
-                other.source == entry.source
-                    && other.to.endpoint == entry.to.endpoint
-                    && entry.command.must_follow(&other.command)
-            })
+        let next = tracker.next_command(&mut self.entries);
+        let (Some(new), Some(handle)) = (next, begun) else {
+            return match (next, begun) {
+                (Some(new), None) => {
+                    let length = packet_length(self.entries.get(new)?, tracker.mtu, 0);
+                    self.admitted(index, new, length).then_some(Pick::New(new, 0, length))
+                }
+                (_, Some(handle)) => self.pick_begun(index, handle),
+                _ => None,
+            };
         };
-        tracker.ordered.len() >= ORDERED_MAX || tracker.ordered.iter().any(earlier)
+        // One that needs a last packet gets it first.
+        let (fresh, entry) = (self.entries.get(new)?, self.entries.get(handle)?);
+        let rest = entry.wire_length() - entry.cut;
+        let ends = packet_length(entry, tracker.mtu, entry.cut) == rest;
+        let begins = packet_length(fresh, tracker.mtu, 0);
+        let (starts_next, few) = (tracker.starts_next, tracker.started.len() < RESTS_TOGETHER);
+        let waits = !among_short
+            && (is_long(fresh, begins) && !is_long(entry, rest))
+            && few
+            && self.admitted(index, new, begins);
+        if !waits && (ends || !starts_next) {
+            return self.pick_begun(index, handle);
+        }
+        self.admitted(index, new, begins).then_some(Pick::New(new, 0, begins))
     }
 
-    /// Whether the endpoint has said that it is not ready: more messages would be refused too (P-7.10).
-    fn is_refused(&self, tracker: &Tracker, entry: &Entry) -> bool {
-        let same = |other: &Entry| other.to.endpoint == entry.to.endpoint;
-        entry.is_send() && tracker.reissue.iter().any(|reissue| self.entries.get(reissue.handle).is_some_and(same))
+    /// The next packet of a command that is begun.
+    fn pick_begun(&self, index: u32, handle: u16) -> Option<Pick> {
+        let entry = self.entries.get(handle)?;
+        let length = packet_length(entry, self.trackers.get(index)?.mtu, entry.cut);
+        self.admitted(index, handle, length).then_some(Pick::New(handle, entry.cut, length))
     }
 
-    fn admitted(&self, tracker: &Tracker, handle: u16, length: u32) -> bool {
+    fn admitted(&self, index: u32, handle: u16, length: u32) -> bool {
+        let Some(tracker) = self.trackers.get(index) else { return false };
         self.entries.get(handle).is_some_and(|entry| {
             let weight = u64::from(weight(entry, length));
             match entry.is_read() && tracker.reads_wait {
@@ -567,9 +543,9 @@ impl<M: Memory> Engine<M> {
                 (sent.handle, sent.offset, sent.length)
             }
             Pick::New(handle, offset, length) => (handle, offset, length),
-            Pick::Reissue(at) => {
-                let reissue = tracker.reissue.get(at)?;
-                (reissue.handle, reissue.offset, reissue.length)
+            Pick::Reissue(lane, class) => {
+                let refused = tracker.lane(lane)?.refusals(class).packets.front()?;
+                (refused.handle, refused.offset, refused.length)
             }
             Pick::Probe => (0, 0, 0),
         })
@@ -632,9 +608,10 @@ impl<M: Memory> Engine<M> {
                 tracker.starts_next = !begun;
                 tracker.fetches += u32::from(entry.is_fetch());
                 if begun {
-                    tracker.queue.pop_front();
-                    if entry.command.has(CommandFlags::ORDERED) {
-                        tracker.ordered.push(handle);
+                    tracker.unqueue(handle, entry);
+                    entry.aside = None;
+                    if let Some(lane) = tracker.lane_mut(entry.lane) {
+                        lane.begin(handle, entry);
                     }
                     if !entry.is_cut() {
                         tracker.started.push_back(handle);
@@ -643,15 +620,16 @@ impl<M: Memory> Engine<M> {
                     tracker.started.retain(|other| *other != handle);
                 }
             }
-            Pick::Reissue(at) => {
+            Pick::Reissue(lane, class) => {
                 tracker.allowance = tracker.allowance.saturating_sub(1);
-                tracker.reissue.swap_remove(at);
+                tracker.starts_next = false;
+                tracker.take_refused(lane, class);
             }
             _ => {}
         }
         let sent = *tracker.get(psn)?;
         tracker.unasked += 1;
-        let tail = tracker.queue.is_empty() && tracker.started.is_empty();
+        let tail = !tracker.has_new() && tracker.started.is_empty();
         let ends_long = entry.is_cut() && entry.command.length > tracker.mtu;
         let fills = !tracker.congestion.admits(u64::from(weight));
         if entry.is_read() {
@@ -662,7 +640,7 @@ impl<M: Memory> Engine<M> {
             tracker.unasked = 0;
         }
         let after = match entry.ordered {
-            true => tracker.after(entry.source, entry.to.endpoint, entry.number).unwrap_or(0),
+            true => tracker.lane(entry.lane).and_then(|lane| lane.after(entry.number)).unwrap_or(0),
             false if entry.is_send() => UNORDERED,
             false => 0,
         };
@@ -712,6 +690,11 @@ impl<M: Memory> Engine<M> {
     fn local_fault(&mut self, now: Time, handle: u16, _: Fault) {
         self.finish(now, handle, Err(Failure::LocalFault));
     }
+}
+
+/// Whether a target's psns are used up for now.
+fn is_full(tracker: &Tracker) -> bool {
+    tracker.sent.len() >= tracker.window as usize || life_ends(tracker)
 }
 
 /// Copies from a local buffer.

@@ -1,0 +1,143 @@
+//! What has to wait holds up nobody else (P-6.6).
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
+
+mod support;
+
+use support::*;
+use weft_core::address::PeerId;
+use weft_core::atomic::{AtomicCall, AtomicOperation, Datatype};
+use weft_core::command::{Command, CommandFlags, EndpointId, Operation};
+use weft_core::engine::{Bindings, Config, EndpointKind};
+use weft_core::limits::FETCHES_MAX;
+use weft_core::memory::Access;
+
+const KEY: u64 = 77;
+/// The second endpoint of node 1.
+const OTHER: PeerId = PeerId(2);
+
+/// A pair whose node 1 has a region and a second endpoint. Node 0 has a ticket.
+fn pair(config: Config) -> (Pair, EndpointId) {
+    let mut pair = Pair::with(config, 256);
+    let node = &mut pair.nodes[1];
+    let queue = node.engine.open_queue(64);
+    let bindings = Bindings { receive_queue: Some(queue), ..Bindings::default() };
+    let other = node.engine.open_endpoint(EndpointKind::Reliable, bindings);
+    node.engine.memory_mut().register(KEY, vec![0; 4000], Access::REMOTE);
+    let address = pair.nodes[1].address(other);
+    assert_eq!(pair.nodes[0].engine.addresses_mut().insert(address, 1232), Some(OTHER));
+    write(&mut pair, 3999, CommandFlags::NONE, PEER);
+    pair.settle();
+    assert_eq!(pair.sent(0).context, 3999);
+    (pair, other)
+}
+
+fn write(pair: &mut Pair, address: u64, flags: CommandFlags, peer: PeerId) {
+    let change = |command: &mut Command| {
+        (command.operation, command.key, command.address) = (Operation::Write, KEY, address);
+        (command.context, command.flags, command.peer) = (address, flags, peer);
+    };
+    pair.send(0, &[1], change).unwrap();
+}
+
+/// What was written.
+fn written(pair: &Pair, address: usize) -> bool {
+    pair.nodes[1].engine.memory().region(KEY)[address] == 1
+}
+
+/// Contexts of what has ended well.
+fn ended(pair: &mut Pair) -> Vec<u64> {
+    let node = &mut pair.nodes[0];
+    let queue = node.sends;
+    let ended = std::iter::from_fn(|| node.engine.poll_completion(queue));
+    let mut ended: Vec<u64> = ended.inspect(|ended| assert_eq!(ended.result, Ok(()))).map(|e| e.context).collect();
+    ended.sort_unstable();
+    ended
+}
+
+#[test]
+fn a_refused_message_holds_up_no_other_lane_and_no_write_or_read_behind_it() {
+    let (mut pair, other) = pair(Config { unexpected_max: 1, ..Config::default() });
+    for context in 1..=4 {
+        pair.send(0, b"nobody receives it", |command| command.context = context).unwrap();
+    }
+    pair.settle();
+    assert_eq!(ended(&mut pair), [1], "the others are refused");
+    pair.receive(1, 100, |receive| receive.endpoint = other);
+    pair.send(0, b"to somebody else", |command| (command.peer, command.context) = (OTHER, 5)).unwrap();
+    write(&mut pair, 6, CommandFlags::NONE, PEER);
+    let read = |command: &mut Command| {
+        (command.operation, command.key, command.context) = (Operation::Read, KEY, 7);
+    };
+    pair.send(0, &[0; 3000], read).unwrap();
+    write(&mut pair, 8, CommandFlags::IMMEDIATE, PEER);
+    pair.settle();
+    assert_eq!(ended(&mut pair), [5, 6, 7, 8]);
+    for context in 1..=4 {
+        let bytes = pair.receive(1, 100, |receive| receive.context = context);
+        pair.settle();
+        assert_eq!(pair.bytes(1, bytes)[..18], *b"nobody receives it");
+    }
+    assert_eq!(ended(&mut pair), [2, 3, 4]);
+}
+
+#[test]
+fn a_fence_waits_for_its_own_pair_of_endpoints_and_those_behind_it_wait_for_the_fence() {
+    let (mut pair, other) = pair(Config { eager_max_bytes: 100, ..Config::default() });
+    pair.send(0, &[3; 200], |command| (command.peer, command.context) = (OTHER, 1)).unwrap();
+    pair.settle();
+    assert_eq!(ended(&mut pair), [], "it waits to be fetched");
+    write(&mut pair, 2, CommandFlags::FENCE, PEER);
+    write(&mut pair, 3, CommandFlags::FENCE, OTHER);
+    write(&mut pair, 4, CommandFlags::NONE, OTHER);
+    write(&mut pair, 5, CommandFlags::NONE, PEER);
+    pair.settle();
+    assert_eq!(ended(&mut pair), [2, 5]);
+    assert!(!written(&pair, 3) && !written(&pair, 4));
+    pair.receive(1, 200, |receive| receive.endpoint = other);
+    pair.settle();
+    assert_eq!(ended(&mut pair), [1, 3, 4]);
+}
+
+/// Gives what node 0 sends to node 1, and keeps what node 1 answers.
+fn one_way(pair: &mut Pair) -> Vec<Vec<u8>> {
+    for datagram in drain(pair, 0) {
+        give(pair, 1, datagram);
+    }
+    drain(pair, 1)
+}
+
+#[test]
+fn fetches_that_wait_for_results_hold_up_no_writes() {
+    let (mut pair, _) = pair(Config::default());
+    let many = u64::from(FETCHES_MAX) + 10;
+    for context in 0..many {
+        let results = pair.buffer(0, vec![0; 8]);
+        let fetch = |command: &mut Command| {
+            command.operation = Operation::FetchAtomic;
+            command.atomic = AtomicCall::new(AtomicOperation::Sum, Datatype::Uint64, 1);
+            (command.key, command.immediate, command.context) = (KEY, u64::from(results.0), context);
+        };
+        pair.send(0, &1u64.to_le_bytes(), fetch).unwrap();
+    }
+    write(&mut pair, 100, CommandFlags::NONE, PEER);
+    let answers = one_way(&mut pair);
+    assert!(written(&pair, 100));
+    assert_eq!(pair.nodes[1].engine.memory().region(KEY)[0], FETCHES_MAX as u8);
+    answers.into_iter().for_each(|answer| give(&mut pair, 0, answer));
+    pair.settle();
+    assert_eq!(ended(&mut pair).len() as u64, many + 1);
+}
+
+#[test]
+fn an_ordered_write_that_waits_holds_up_no_other() {
+    let (mut pair, _) = pair(Config::default());
+    for address in [1, 1, 2] {
+        write(&mut pair, address, CommandFlags::ORDERED, PEER);
+    }
+    write(&mut pair, 3, CommandFlags::NONE, PEER);
+    let answers = one_way(&mut pair);
+    assert!(written(&pair, 1) && !written(&pair, 2) && written(&pair, 3));
+    answers.into_iter().for_each(|answer| give(&mut pair, 0, answer));
+    pair.settle();
+    assert_eq!(ended(&mut pair), [1, 1, 2, 3]);
+}
