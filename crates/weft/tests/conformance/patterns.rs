@@ -106,7 +106,9 @@ impl Actor {
         }
         let mut read = 0;
         while let Some(completion) = self.node.queue.read().unwrap() {
-            self.ended(me, completion.ok().unwrap());
+            let state = || (me, self.sending, self.receiving, self.node.domain.state(), self.node.domain.statistics());
+            let completion = completion.ok().unwrap_or_else(|error| panic!("{error}: {:?}", state()));
+            self.ended(me, completion);
             read += 1;
         }
         read > 0 || sends != self.to_send.len() || receives != self.to_receive.len()

@@ -11,6 +11,7 @@
 mod common;
 
 mod child;
+mod environment;
 mod hostile;
 mod kill;
 mod others;
@@ -44,6 +45,9 @@ fn role() {
         "third" => kill::third(&arguments),
         "foreigner" => others::foreigner(&arguments),
         "hostile" => hostile::hostile(&arguments),
+        "resident" => environment::resident(&arguments),
+        "contained" => environment::contained(&arguments),
+        "forker" => environment::forker(&arguments),
         other => panic!("no role {other}"),
     }
 }
