@@ -25,6 +25,7 @@ pub(crate) const HELP: &str = "  weft sim faults [--seeds N] [--from S] [--threa
 
 /// Runs a seed may take to be made smaller.
 const SHRINK_RUNS_MAX: u32 = 3000;
+const THREADS_MAX: u64 = 1024;
 const PROGRESS_EVERY: Duration = Duration::from_millis(500);
 
 /// Runs the subcommand.
@@ -130,6 +131,9 @@ fn faults(words: &[&str], codec: &Arc<Codec>, out: &mut dyn Write) -> Result<(),
             other => return Err(unknown(other, "--seeds, --from, --threads")),
         }
     }
+    if threads > THREADS_MAX {
+        return Err(Failure::Usage(format!("--threads {threads}: at most {THREADS_MAX}")));
+    }
     let begun = Instant::now();
     let shared = Shared {
         next: AtomicU64::new(from),
@@ -138,8 +142,20 @@ fn faults(words: &[&str], codec: &Arc<Codec>, out: &mut dyn Write) -> Result<(),
         all,
         sum: Mutex::default(),
     };
-    std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(|| shared.work(codec))).collect();
+    let workers = std::thread::scope(|scope| {
+        let mut workers = Vec::new();
+        for _ in 0..threads.min(seeds.max(1)) {
+            match std::thread::Builder::new().spawn_scoped(scope, || shared.work(codec)) {
+                Ok(worker) => workers.push(worker),
+                Err(error) if workers.is_empty() => {
+                    return Err(Failure::Told(format!("no thread can be started: {error}; see `ulimit -u`")));
+                }
+                Err(error) => {
+                    eprintln!("weft: only {} threads can be started: {error}", workers.len());
+                    break;
+                }
+            }
+        }
         let mut told = Instant::now();
         while workers.iter().any(|worker| !worker.is_finished()) {
             std::thread::sleep(Duration::from_millis(20));
@@ -149,11 +165,12 @@ fn faults(words: &[&str], codec: &Arc<Codec>, out: &mut dyn Write) -> Result<(),
                 eprint!("\r{done} of {seeds} seeds, {:.0} a second ", done as f64 / begun.elapsed().as_secs_f64());
             }
         }
-    });
+        Ok(workers.len())
+    })?;
     eprintln!();
     let Sum { report, broken } = shared.sum.into_inner().unwrap_or_else(PoisonError::into_inner);
     writeln!(out, "{report}")?;
-    writeln!(out, "took {:.1} s on {threads} threads", begun.elapsed().as_secs_f64())?;
+    writeln!(out, "took {:.1} s on {workers} threads", begun.elapsed().as_secs_f64())?;
     if broken.is_empty() {
         return Ok(writeln!(out, "every promise was kept")?);
     }

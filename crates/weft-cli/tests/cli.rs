@@ -81,6 +81,41 @@ fn the_demo_is_the_main_job() {
     assert_eq!(weft(&["demo-partner"]).status.code(), Some(2));
 }
 
+/// In a network of its own, in which the loopback is down at first.
+#[test]
+fn a_demo_without_a_loopback_says_what_to_do() {
+    let inside = |script: &str| {
+        let weft = env!("CARGO_BIN_EXE_weft");
+        Command::new("unshare").args(["-rn", "sh", "-c", script, "sh", weft]).output().unwrap()
+    };
+    if !inside("true").status.success() {
+        eprintln!("no network namespace can be made here: nothing was tested");
+        return;
+    }
+    let output = inside("\"$1\" demo");
+    let told = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.starts_with("weft: demo: the loopback interface does not work (127.0.0.1: "), "{told}");
+    assert!(told.contains("ip link set lo up"), "{told}");
+    // Where there is no IPv4, IPv6 does.
+    let _alone = SPINNING.lock();
+    let output = inside("ip link set lo up && ip address del 127.0.0.1/8 dev lo && \"$1\" demo");
+    let shown = text(&output.stdout);
+    assert!(output.status.success(), "{}\n{shown}", text(&output.stderr));
+    assert!(shown.contains(" [::1]:") && shown.contains(" checks passed, "), "{shown}");
+}
+
+#[test]
+fn more_threads_than_there_can_be_are_refused() {
+    let output = weft(&["sim", "faults", "--seeds", "1", "--threads", "100000"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("--threads 100000: at most 1024"), "{}", text(&output.stderr));
+    // More than there is work for are not started.
+    let output = weft(&["sim", "faults", "--seeds", "4", "--threads", "1024"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains(" on 4 threads"), "{}", text(&output.stdout));
+}
+
 #[test]
 fn a_demo_that_loses_its_other_half_says_so() {
     let _alone = SPINNING.lock();

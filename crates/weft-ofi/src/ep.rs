@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use weft::connection::Connection;
+use weft::device;
 use weft::raw::ClaimId;
 use weft::{Address, EndpointKind, EndpointOptions, PeerId, Side};
 
@@ -899,10 +900,33 @@ unsafe extern "C" fn get_option(
     })
 }
 
+/// `FI_OPT_CUDA_API_PERMITTED`. Memory of CUDA is copied by calls of its library: an endpoint that takes such memory cannot
+/// do without, and one that does not makes none.
+///
+/// # Safety
+/// `value` is null or points to `length` bytes.
+unsafe fn permit_cuda(endpoint: &Endpoint, value: *const c_void, length: usize) -> Result {
+    if value.is_null() || length != size_of::<bool>() {
+        return Err(-FI_EINVAL);
+    }
+    // SAFETY: as the caller says; any byte is valid.
+    let permitted = unsafe { value.cast::<u8>().read() } != 0;
+    let present = device::operations(device::Kind::Cuda).is_ok_and(|cuda| cuda.devices() > 0);
+    match (present, permitted || endpoint.shared.attributes.caps & FI_HMEM == 0) {
+        (false, _) => Err(-FI_EINVAL),
+        (true, false) => Err(-FI_EOPNOTSUPP),
+        (true, true) => Ok(()),
+    }
+}
+
 unsafe extern "C" fn set_option(fid: fid_t, level: c_int, option: c_int, value: *const c_void, length: usize) -> c_int {
     guard::call(|| {
         // SAFETY: what C gives to a function of an endpoint's table.
         let endpoint = unsafe { handle::of_fid::<Endpoint>(fid)? };
+        if (level, option) == (FI_OPT_ENDPOINT, FI_OPT_CUDA_API_PERMITTED) {
+            // SAFETY: as the caller says.
+            return unsafe { permit_cuda(endpoint, value, length) };
+        }
         let is_known = match option {
             FI_OPT_MIN_MULTI_RECV => true,
             FI_OPT_BUFFERED_MIN | FI_OPT_BUFFERED_LIMIT => endpoint.shared.attributes.is_variable(),

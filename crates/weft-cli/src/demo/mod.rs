@@ -15,6 +15,7 @@ mod restart;
 mod stage;
 
 use std::io::Write;
+use std::net::UdpSocket;
 use std::time::Instant;
 
 use crate::Failure;
@@ -77,8 +78,9 @@ next:
 pub(crate) fn demo(out: &mut dyn Write) -> Result<(), Failure> {
     let begun = Instant::now();
     let broken = |text: String| Failure::Told(format!("demo: {text}"));
-    let partner = partner::start("127.0.0.1:0")?;
-    let stage = &mut Stage::open("127.0.0.1:0", Box::new(partner)).map_err(broken)?;
+    let bind = loopback().map_err(broken)?;
+    let partner = partner::start(bind)?;
+    let stage = &mut Stage::open(bind, Box::new(partner)).map_err(broken)?;
     writeln!(out, "weft demo: two NICs in two processes, over UDP on the loopback")?;
     writeln!(out, "  this one   {}, process {}", stage.endpoint.address(), std::process::id())?;
     let process = stage.process();
@@ -104,6 +106,25 @@ pub(crate) fn demo(out: &mut dyn Write) -> Result<(), Failure> {
     let seconds = begun.elapsed().as_secs_f64();
     writeln!(out, "all {checks} checks passed, {} compared, in {seconds:.1} s", in_units(compared))?;
     Ok(out.write_all(NEXT.as_bytes())?)
+}
+
+/// Where both NICs are: the first address of the loopback that can be sent to.
+fn loopback() -> Result<&'static str, String> {
+    let mut reasons = Vec::new();
+    for bind in ["127.0.0.1:0", "[::1]:0"] {
+        match reaches_itself(bind) {
+            Ok(()) => return Ok(bind),
+            Err(error) => reasons.push(format!("{}: {error}", bind.trim_end_matches(":0"))),
+        }
+    }
+    let reasons = reasons.join("; ");
+    Err(format!("the loopback interface does not work ({reasons}); bring it up: ip link set lo up"))
+}
+
+/// Sends a datagram to its own address: what is wrong with an interface is told then, and not when a socket is bound.
+fn reaches_itself(bind: &str) -> std::io::Result<()> {
+    let socket = UdpSocket::bind(bind)?;
+    socket.send_to(&[0], socket.local_addr()?).map(drop)
 }
 
 fn row(out: &mut dyn Write, name: &str, amount: Amount, verified: &str) -> Result<(), Failure> {

@@ -97,9 +97,35 @@ out:
     side_close(&side);
 }
 
+/* Came with 1.18. */
+#define OPT_CUDA_API_PERMITTED 10
+
+/* Who offers FI_HMEM knows the option: it may need the calls of CUDA, or there may be no CUDA. */
+static void walk_cuda_permission(void)
+{
+    struct side_options options = SIDE_OPTIONS(FI_EP_RDM, FI_MSG | FI_HMEM);
+    static struct side side;
+    bool permitted = false;
+    int code;
+    options.no_memory = true;
+    if (gentle || (code = side_open(&side, &options)) == -FI_ENODATA)
+        return;
+    if (!EXPECT("an endpoint for memory of devices", code, 0))
+        return;
+    code = fi_setopt(&side.ep->fid, FI_OPT_ENDPOINT, OPT_CUDA_API_PERMITTED, &permitted, sizeof(permitted));
+    EXPECT("calls of CUDA are forbidden", code, -FI_EOPNOTSUPP, -FI_EINVAL);
+    bool present = code == -FI_EOPNOTSUPP;
+    permitted = true;
+    code = fi_setopt(&side.ep->fid, FI_OPT_ENDPOINT, OPT_CUDA_API_PERMITTED, &permitted, sizeof(permitted));
+    EXPECT("and permitted", code, present ? 0 : -FI_EINVAL);
+    EXPECT("too little", fi_setopt(&side.ep->fid, FI_OPT_ENDPOINT, OPT_CUDA_API_PERMITTED, &permitted, 0), -FI_EINVAL);
+    side_close(&side);
+}
+
 void walk_rdm(void)
 {
     walk_life();
+    walk_cuda_permission();
 }
 
 /* One message of `length` bytes through `post`; the receive was posted before or after. */
