@@ -1,9 +1,11 @@
 //! Peers in surroundings of their own: other PID namespaces, no descriptors left, a limit of file sizes, children of fork.
 
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::time::Instant;
 
-use weft::{CompletionKind, Level, Options, PeerId, Progress};
+use weft::{Access, CompletionKind, Level, Options, PeerId, Progress, RemoteAddress};
 
 use crate::PATIENCE;
 use crate::child::{self, Process};
@@ -29,7 +31,10 @@ pub(crate) fn resident(arguments: &[String]) {
 /// Echoes until it is told to end; `first` is called once when the first message has come.
 fn echo(node: &Node, to: &str, over: impl Fn() -> bool, first: impl FnOnce()) {
     let to = node.domain.addresses().insert(address_from_text(to)).unwrap();
-    node.endpoint.tagged_send(to, 0, vec![0; 8]).unwrap();
+    // Memory that nobody else can map: it is reached with this process's help.
+    let memory = node.domain.register(vec![0; 300_000], Access::REMOTE).unwrap();
+    let words = [memory.remote().address, memory.remote().key];
+    node.endpoint.tagged_send(to, 0, words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>()).unwrap();
     node.endpoint.tagged_receive(0, u64::MAX, vec![0; 300_000]).unwrap();
     let mut first = Some(first);
     while !over() {
@@ -71,9 +76,17 @@ pub(crate) fn contained(arguments: &[String]) {
 
 /// Waits for the hello of a process that was started.
 fn meet(node: &Node) -> PeerId {
+    meet_with_memory(node).0
+}
+
+/// The same, with the memory that it lets others reach.
+fn meet_with_memory(node: &Node) -> (PeerId, RemoteAddress) {
     node.endpoint.tagged_receive(0, u64::MAX, vec![0; 64]).unwrap();
     let hello = node.queue.wait(Some(PATIENCE)).unwrap().expect("comes").ok().unwrap();
-    node.domain.addresses().insert(hello.source.unwrap()).unwrap()
+    let peer = node.domain.addresses().insert(hello.source.unwrap()).unwrap();
+    let bytes = hello.into_bytes().unwrap();
+    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+    (peer, RemoteAddress { address: word(0), key: word(8) })
 }
 
 /// Messages of all kinds come back.
@@ -128,6 +141,55 @@ fn who_cannot_see_our_process_is_reached_by_packets() {
         return;
     }
     assert!(goes_as_packets("contained", "plain"));
+}
+
+/// Sends, writes and reads, then forbids others to look into its memory, and goes on.
+pub(crate) fn recluse(arguments: &[String]) {
+    let node = Node::patient(anywhere(), Progress::Automatic);
+    let resident = [address_to_text(node.endpoint.address()), "plain".to_owned()];
+    let program = std::path::PathBuf::from(&arguments[0]);
+    let mut process = Process::start_at(&program, "resident", &resident, |_| {});
+    let (peer, memory) = meet_with_memory(&node);
+    for round in 0..3u8 {
+        exchange(&node, peer);
+        for length in LENGTHS {
+            node.endpoint.write(peer, memory, vec![round + 1; length]).unwrap();
+            node.queue.wait(Some(PATIENCE)).unwrap().expect("hangs").ok().unwrap();
+            node.endpoint.read(peer, memory, vec![0; length]).unwrap();
+            let read = node.queue.wait(Some(PATIENCE)).unwrap().expect("hangs").ok().unwrap();
+            assert!(read.into_bytes().unwrap() == vec![round + 1; length], "{length} bytes");
+        }
+        // SAFETY: no memory is involved.
+        assert_eq!(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0) }, 0);
+    }
+    assert_eq!(node.domain.statistics().packets_sent, 0, "through shared memory all the time");
+    assert!(process.finish().success());
+}
+
+/// As a user that may not look into everybody's memory, as root may.
+#[test]
+fn attach_that_is_withdrawn_gives_way_to_the_ring() {
+    let _alone = crate::alone();
+    let copy = std::env::temp_dir().join(format!("weft-recluse-{}", std::process::id()));
+    std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
+    std::fs::set_permissions(&copy, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let mut process = Process::start_at(&copy, "recluse", &[copy.to_str().unwrap().to_owned()], |command| {
+        // SAFETY: no memory is involved, and it cannot fail.
+        if unsafe { libc::geteuid() } == 0 {
+            command.uid(65_534).gid(65_534);
+        }
+        command.env("WEFT_COPY", "attach").current_dir("/");
+    });
+    let start = Instant::now();
+    let status = loop {
+        if let Some(status) = process.ended() {
+            break status;
+        }
+        assert!(start.elapsed() < 2 * PATIENCE, "hangs");
+        std::thread::yield_now();
+    };
+    std::fs::remove_file(&copy).unwrap();
+    assert!(status.success(), "{status}");
 }
 
 /// Echoes, and has a child that does nothing and lives on.

@@ -47,6 +47,7 @@ fn role() {
         "hostile" => hostile::hostile(&arguments),
         "resident" => environment::resident(&arguments),
         "contained" => environment::contained(&arguments),
+        "recluse" => environment::recluse(&arguments),
         "forker" => environment::forker(&arguments),
         other => panic!("no role {other}"),
     }
