@@ -52,8 +52,12 @@ pub(crate) struct Nic {
 }
 
 impl Nic {
-    pub(crate) fn new(core: Core, progress: Progress, promised: Option<OneAtATime>) -> Nic {
-        let (core, stop, backoff) = (Lock::new(core, promised), AtomicBool::new(false), PollBackoff::default());
+    pub(crate) fn new(mut core: Core, progress: Progress, promised: Option<OneAtATime>) -> Nic {
+        let backoff = PollBackoff::default();
+        if let Some(local) = &mut core.local {
+            local.watch_processor(backoff.is_shared());
+        }
+        let (core, stop) = (Lock::new(core, promised), AtomicBool::new(false));
         Nic { core, progress, stop, backoff, generation: fork::generation() }
     }
 

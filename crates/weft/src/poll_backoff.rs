@@ -15,6 +15,7 @@
 //! A thread that polls several NICs may wait for one that it would keep from progress: it only yields.
 
 use std::cell::Cell;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -37,6 +38,8 @@ pub(crate) struct PollBackoff {
     /// Until when others are expected that yield, and until when those that do not.
     shared_until: AtomicU64,
     crowded_until: AtomicU64,
+    /// Whether the processor was shared with others when it was last given away.
+    is_shared: Arc<AtomicBool>,
     /// A thread sleeps here.
     taken: AtomicBool,
     waiter: Waiter,
@@ -59,6 +62,11 @@ impl PollBackoff {
     /// Makes what a thread sleeps on, before descriptors can run out. Without it polls only yield.
     pub(crate) fn prepare(&self, nic: &Nic) {
         let _ = self.waiter.set(nic);
+    }
+
+    /// Says whether others want this processor too.
+    pub(crate) fn is_shared(&self) -> Arc<AtomicBool> {
+        self.is_shared.clone()
     }
 
     /// A poll has found something, or something was done for a peer.
@@ -115,6 +123,7 @@ impl PollBackoff {
     /// The processor was given away and is back.
     fn was_away(&self, from: u64, to: u64) {
         let away = to.wrapping_sub(from);
+        self.is_shared.store(away >= POLL_SHARED_TICKS, Ordering::Relaxed);
         if away >= POLL_CROWDED_TICKS {
             self.crowded_until.store(to + POLL_REMEMBER_TICKS, Ordering::Relaxed);
         } else if away >= POLL_SHARED_TICKS {

@@ -29,7 +29,8 @@ mod visitor;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use weft_core::address::{Address, PeerId};
 use weft_core::command::{Command, CommandFlags, EndpointId, Level, Operation, PostError};
@@ -110,6 +111,8 @@ pub(crate) struct Local {
     address: SocketAddr,
     session: u32,
     methods: Methods,
+    /// Whether others want the processor of whoever polls.
+    is_shared: Arc<AtomicBool>,
     /// Commands to one peer that may be under way.
     commands_max: usize,
     routes: Vec<Option<Box<Route>>>,
@@ -181,6 +184,7 @@ impl Local {
             address,
             session,
             methods: Methods::RING,
+            is_shared: Arc::default(),
             commands_max: commands_max.min(route::WAITING_MAX),
             routes: Vec::new(),
             visitors: Vec::new(),
@@ -193,6 +197,11 @@ impl Local {
             may_be_blocked: false,
             changed: false,
         })
+    }
+
+    /// Where to look whether others want the processor of whoever polls.
+    pub(crate) fn watch_processor(&mut self, is_shared: Arc<AtomicBool>) {
+        self.is_shared = is_shared;
     }
 
     pub(crate) fn statistics(&self) -> LocalStatistics {
@@ -306,6 +315,7 @@ impl Local {
         if let Err(error) = engine.admit(command) {
             return Some(Err(error));
         }
+        self.methods.shares_processor = self.is_shared.load(Ordering::Relaxed);
         if route.submit(engine, command, &self.methods, &mut self.statistics).is_err() {
             self.statistics.broken += 1;
             self.end_route(engine, index as usize, Failure::ProtocolError);

@@ -4,6 +4,9 @@
 //! hypervisor moves those: what was measured at the start may be wrong by a factor of ten a second later, and right again
 //! after that. Cross-memory attach, which is one copy by one core, hardly suffers. So parts that go through the ring are
 //! timed, one in few; where they stay slow, the next long operations go by attach, and then the ring is tried again.
+//!
+//! Where processes have to share a processor, attach serves too, whatever was measured: through the ring each part costs two
+//! copies, and a turn on the processor of both.
 
 use std::time::{Duration, Instant};
 
@@ -11,8 +14,8 @@ use weft_mem::calibrate::CopyMethods;
 
 use super::LocalStatistics;
 use crate::limits::{
-    LOCAL_ATTACH_MIN_BYTES, LOCAL_FRAGMENT_BYTES, LOCAL_PARTS_PER_TIMED, LOCAL_SLOW_AGAIN, LOCAL_SLOW_AVOID_BYTES,
-    LOCAL_SLOW_PARTS, LOCAL_SLOW_TRY_BYTES,
+    LOCAL_ATTACH_MIN_BYTES, LOCAL_EAGER_MAX_BYTES, LOCAL_FRAGMENT_BYTES, LOCAL_PARTS_PER_TIMED, LOCAL_SLOW_AGAIN,
+    LOCAL_SLOW_AVOID_BYTES, LOCAL_SLOW_PARTS, LOCAL_SLOW_TRY_BYTES,
 };
 
 /// Which way long operations take, as measured at the start.
@@ -20,19 +23,23 @@ use crate::limits::{
 pub(super) struct Methods {
     /// From this length on one copy by cross-memory attach is faster than two through the ring.
     pub(super) attach_from_bytes: usize,
+    /// Others want the processor too: one copy by one process costs half of two, and needs no turns.
+    pub(super) shares_processor: bool,
     /// A part that takes longer than this is slow: attach would have copied twice as much. `None`: there is no choice.
     slow_part: Option<Duration>,
 }
 
 impl Methods {
     /// Before anything was measured: everything goes through the ring.
-    pub(super) const RING: Methods = Methods { attach_from_bytes: usize::MAX, slow_part: None };
+    pub(super) const RING: Methods =
+        Methods { attach_from_bytes: usize::MAX, shares_processor: false, slow_part: None };
 
     pub(super) fn new(measured: &CopyMethods) -> Methods {
         let attach_rate = measured.measurements.last().map_or(0, |longest| longest.attach);
         let nanoseconds = (2 * LOCAL_FRAGMENT_BYTES as u64 * 1_000_000_000).checked_div(attach_rate);
         Methods {
             attach_from_bytes: measured.attach_from_bytes.map_or(usize::MAX, |bytes| bytes.max(LOCAL_ATTACH_MIN_BYTES)),
+            shares_processor: false,
             slow_part: nanoseconds.map(Duration::from_nanos),
         }
     }
@@ -93,6 +100,9 @@ impl Pace {
         }
         if (length as usize) < LOCAL_ATTACH_MIN_BYTES {
             return false;
+        }
+        if methods.shares_processor && length as usize > LOCAL_EAGER_MAX_BYTES {
+            return true;
         }
         let length = u64::from(length);
         if self.avoids > 0 {
@@ -239,7 +249,7 @@ mod tests {
             // From the first one on every part is slow, and the ring is used at all, whatever was measured here.
             let mut core = domains[0].nic().lock();
             core.local.as_mut().unwrap().methods =
-                Methods { attach_from_bytes: usize::MAX, slow_part: Some(Duration::ZERO) };
+                Methods { attach_from_bytes: usize::MAX, shares_processor: false, slow_part: Some(Duration::ZERO) };
         }
         let [here, there] = domains.each_ref().map(Domain::local_statistics);
         assert!(here.ring_left >= 2 && there.attached > 0, "{here:?} {there:?}");
