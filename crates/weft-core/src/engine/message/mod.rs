@@ -19,7 +19,7 @@ use super::{Arrived, Endpoint, EndpointKind, Engine, Touched};
 use crate::address::{Address, PeerId, SourceId};
 use crate::command::{Command, EndpointId, Operation, PostError, Receive};
 use crate::event::{Completion, CompletionFlags, CompletionKind, CounterId, Failure};
-use crate::limits::{REFUSED_MAX, SPARE_MAX, SPARE_MAX_BYTES};
+use crate::limits::{REFUSED_EACH, SPARE_MAX, SPARE_MAX_BYTES};
 use crate::matching::{Posted, PostedId, Unexpected, UnexpectedId};
 use crate::memory::{Access, Fault, LocalKey, Memory};
 use crate::packet::Status;
@@ -268,15 +268,10 @@ impl<M: Memory> Engine<M> {
             let number = command.message() as u32;
             life.not_ready(input.request.source, input.request.destination, number, input.reliability.after);
         }
+        let most = self.config.lives_max.saturating_mul(REFUSED_EACH);
         if let Some(endpoint) = self.endpoint_mut(endpoint) {
-            let same = |other: &crate::reliable::life::Request| {
-                other.from == input.request.from && other.source == input.request.source
-            };
-            endpoint.refused.retain(|other| !same(other));
-            if endpoint.refused.len() < REFUSED_MAX {
-                endpoint.refused.push(input.request);
-                self.credits_owed = true;
-            }
+            endpoint.refused.note(input.request, most);
+            self.credits_owed = true;
         }
         Verdict::Refused(Status::NotReady)
     }
@@ -530,6 +525,7 @@ impl<M: Memory> Engine<M> {
 
     /// All bytes of a message are here (P-6.3).
     fn message_complete(&mut self, id: TransactionId) {
+        self.credits_due |= self.credits_owed && self.transactions.len() >= self.config.transactions_max;
         self.transactions.remove(id);
         let Some(message) = self.messages.remove(&id) else { return };
         if let Some(life) = self.lives.get_mut(message.life) {
@@ -555,6 +551,7 @@ impl<M: Memory> Engine<M> {
 
     /// A message will not become complete.
     fn abort_message(&mut self, id: TransactionId, failure: Failure) {
+        self.credits_due |= self.credits_owed && self.transactions.len() >= self.config.transactions_max;
         self.transactions.remove(id);
         let Some(message) = self.messages.remove(&id) else { return };
         if let Some(life) = self.lives.get_mut(message.life) {
@@ -653,6 +650,7 @@ impl<M: Memory> Engine<M> {
         let unwanted = landing.silent && result.is_ok() && (landing.shared.is_none() || local == LocalKey::NONE);
         if unwanted || silenced || queue.is_none() {
             self.unreserve(queue);
+            self.credits_due |= self.credits_owed;
             if local != LocalKey::NONE {
                 self.memory.release(local);
             }

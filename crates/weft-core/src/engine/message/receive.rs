@@ -267,6 +267,7 @@ impl<M: Memory> Engine<M> {
     }
 
     pub(in crate::engine) fn recycle(&mut self, mut bytes: Vec<u8>) {
+        self.credits_due |= self.credits_owed && self.unexpected_bytes >= self.config.unexpected_max_bytes / 2;
         self.unexpected_bytes = self.unexpected_bytes.saturating_sub(bytes.len());
         if self.spare.len() < SPARE_MAX && bytes.capacity() <= SPARE_MAX_BYTES {
             bytes.clear();

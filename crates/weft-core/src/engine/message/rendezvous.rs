@@ -96,6 +96,7 @@ impl<M: Memory> Engine<M> {
             && (envelope.source_id, *waiting) == (source, key)
         {
             unexpected.remove(id);
+            self.credits_due |= self.credits_owed;
             return Verdict::Accepted;
         }
         Verdict::Refused(Status::AccessRefused)
