@@ -115,8 +115,8 @@ pub const ATOMIC_MAX_BYTES: u32 = 1024;
 pub const TRIGGERS_MAX: usize = 1 << 16;
 /// Ordered commands in flight to one target; each that starts is compared with all of them.
 pub const ORDERED_MAX: usize = 128;
-/// Peers that an endpoint remembers to send a Credit to.
-pub const REFUSED_MAX: usize = 64;
+/// Sources of each peer with a life that an endpoint remembers to send a Credit to, if all have as many.
+pub const REFUSED_EACH: usize = 4;
 /// Answers and responses that may wait to be sent; a peer that asks for more is not answered and asks again.
 pub const ANSWERS_MAX: usize = 4096;
 /// How long a message may stay incomplete without a packet of it coming, before its receive fails.

@@ -141,3 +141,74 @@ fn an_ordered_write_that_waits_holds_up_no_other() {
     pair.settle();
     assert_eq!(ended(&mut pair), [1, 1, 2, 3]);
 }
+
+/// One write, and nothing to carry its acknowledgement back: it is asked for, not waited for. Of many, few ask.
+#[test]
+fn a_lone_write_is_acknowledged_at_once() {
+    let (mut pair, _) = pair(Config::default());
+    write(&mut pair, 1, CommandFlags::NONE, PEER);
+    one_way(&mut pair).into_iter().for_each(|answer| give(&mut pair, 0, answer));
+    assert_eq!(ended(&mut pair), [1]);
+    let mut acknowledgements = 0;
+    for address in 2..12 {
+        write(&mut pair, address, CommandFlags::NONE, PEER);
+        acknowledgements += one_way(&mut pair).len();
+    }
+    assert_eq!(acknowledgements, 1, "the first has asked, and its answer is on its way");
+    pair.settle();
+    assert_eq!(ended(&mut pair).len(), 10);
+}
+
+/// Requests and responses take turns, however many requests there are.
+#[test]
+fn responses_do_not_wait_for_requests() {
+    let (mut pair, _) = pair(Config::default());
+    pair.send(1, b"a ticket for the other way", |_| {}).unwrap();
+    pair.receive(0, 100, |_| {});
+    pair.settle();
+    let read = |command: &mut Command| (command.operation, command.key) = (Operation::Read, KEY);
+    pair.send(0, &[0; 1000], read).unwrap();
+    for datagram in drain(&mut pair, 0) {
+        give(&mut pair, 1, datagram);
+    }
+    // Of different lengths, so that they cannot leave in one call.
+    for length in 600..612 {
+        pair.send(1, &vec![1; length], |_| {}).unwrap();
+    }
+    let answers = drain(&mut pair, 1);
+    let response = answers.iter().position(|datagram| datagram.windows(1000).any(|bytes| bytes == [0; 1000]));
+    assert!(response.is_some_and(|at| at < 4), "{response:?} of {}", answers.len());
+}
+
+/// Who was refused hears of it when there is room, however many they are and whatever there was no room in.
+#[test]
+fn everybody_who_was_refused_hears_of_room_without_a_timer() {
+    let (mut pair, _) = pair(Config { unexpected_max: 1, ..Config::default() });
+    let sources: Vec<EndpointId> = (0..100)
+        .map(|_| {
+            let node = &mut pair.nodes[0];
+            let bindings = Bindings { transmit_queue: Some(node.sends), ..Bindings::default() };
+            node.engine.open_endpoint(EndpointKind::Reliable, bindings)
+        })
+        .collect();
+    for source in &sources {
+        pair.send(0, b"one of many", |command| command.endpoint = *source).unwrap();
+    }
+    pair.settle();
+    assert_eq!(ended(&mut pair).len(), 1);
+    let before = pair.now;
+    for _ in &sources {
+        pair.receive(1, 100, |_| {});
+        // No time passes.
+        for _ in 0..4 {
+            let answers = one_way(&mut pair);
+            answers.into_iter().for_each(|answer| give(&mut pair, 0, answer));
+        }
+        while pair.nodes[1].engine.poll_completion(pair.nodes[1].receives).is_some() {}
+    }
+    assert_eq!(pair.now, before);
+    assert!(ended(&mut pair).len() >= 90);
+    pair.settle();
+    while pair.nodes[1].engine.poll_completion(pair.nodes[1].receives).is_some() {}
+    assert_eq!(pair.nodes[0].engine.state().commands, 0);
+}

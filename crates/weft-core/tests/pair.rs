@@ -9,7 +9,7 @@ use support::*;
 use weft_core::address::PeerId;
 use weft_core::atomic::AtomicCall;
 use weft_core::command::{Command, CommandFlags, EndpointId, Level, Operation, PostError, Receive};
-use weft_core::engine::Config;
+use weft_core::engine::{Bindings, Config, EndpointKind};
 use weft_core::event::{CompletionKind, Failure};
 use weft_core::memory::{Access, LocalKey};
 use weft_core::time::Time;
@@ -404,4 +404,28 @@ fn errors_are_precise() {
     assert_eq!(pair.sent(0).result, Err(Failure::NoSuchEndpoint));
     let _ = endpoint;
     pair.assert_quiet();
+}
+
+/// A multi-receive buffer tells of messages of one source in the order in which they lie in it, also where a long one is
+/// fetched and a short one behind it is there at once. Those of another source do not wait for it.
+#[test]
+fn messages_of_one_source_in_one_buffer_are_told_in_order() {
+    let mut pair = Pair::new();
+    pair.receive(1, 100, |_| {});
+    pair.send(0, b"a ticket first", |_| {}).unwrap();
+    pair.settle();
+    pair.received(1);
+    let other = pair.nodes[0].engine.open_endpoint(EndpointKind::Reliable, Bindings::default());
+    pair.receive(1, 40_000, |receive| receive.multi = Some(64));
+    pair.send(0, &pattern(20_000, 1), |_| {}).unwrap();
+    pair.send(0, &pattern(10, 2), |_| {}).unwrap();
+    pair.send(0, &pattern(11, 3), |command| command.endpoint = other).unwrap();
+    for datagram in drain(&mut pair, 0) {
+        give(&mut pair, 1, datagram);
+    }
+    assert_eq!(pair.received(1).length, 11);
+    let queue = pair.nodes[1].receives;
+    assert_eq!(pair.nodes[1].engine.poll_completion(queue), None);
+    pair.settle();
+    assert_eq!([pair.received(1).length, pair.received(1).length], [20_000, 10]);
 }

@@ -7,6 +7,7 @@
 
 pub mod cells;
 mod ending;
+pub mod live;
 pub mod memory;
 pub mod network;
 pub mod node;

@@ -54,6 +54,7 @@ struct Region {
     bytes: Vec<u8>,
     /// When each byte was written, 0 for never.
     written: Vec<u64>,
+    closed: bool,
 }
 
 /// What a peer did to a region.
@@ -124,8 +125,15 @@ impl SimMemory {
         bytes.extend_from_slice(initial);
         bytes.resize(bytes.len() + RED_ZONE_BYTES, RED);
         let written = if content == Content::WrittenOnce { vec![0; initial.len()] } else { Vec::new() };
-        self.regions.push(Region { key, address, access, content, bytes, written });
+        self.regions.push(Region { key, address, access, content, bytes, written, closed: false });
         self.regions.len() - 1
+    }
+
+    /// Takes a region away from peers: its key may be that of another from now on.
+    pub fn close(&mut self, region: usize) {
+        if let Some(region) = self.regions.get_mut(region) {
+            region.closed = true;
+        }
     }
 
     /// The operation of a buffer has ended: what is in it, and whether its surroundings are whole.
@@ -200,6 +208,9 @@ impl SimMemory {
         let bytes = if piece.slot & REGION != 0 {
             let region = self.regions.get((piece.slot & !REGION) as usize);
             let region = region.ok_or_else(|| self.wrong(format!("no such region: {piece:?}")))?;
+            if region.closed {
+                return Err(self.wrong(format!("a region is used after it was closed: {piece:?}")));
+            }
             if write && region.content != Content::WrittenOnce {
                 return Err(self.wrong(format!("a region that must not be is written: {piece:?}")));
             }
@@ -245,7 +256,8 @@ impl Memory for SimMemory {
     }
 
     fn remote(&self, key: u64, address: u64, length: u64, access: Access) -> Result<Granted, Fault> {
-        let found = self.regions.iter().position(|region| region.key == key).ok_or(Fault::UnknownKey)?;
+        let found =
+            self.regions.iter().position(|region| region.key == key && !region.closed).ok_or(Fault::UnknownKey)?;
         let region = &self.regions[found];
         let room = (region.bytes.len() - 2 * RED_ZONE_BYTES) as u64;
         let offset = address.checked_sub(region.address).ok_or(Fault::OutOfBounds)?;
@@ -345,7 +357,8 @@ impl Memory for SimMemory {
     }
 
     fn invalidate(&mut self, key: u64) -> Result<(), Fault> {
-        let region = self.regions.iter_mut().find(|region| region.key == key).ok_or(Fault::UnknownKey)?;
+        let region =
+            self.regions.iter_mut().find(|region| region.key == key && !region.closed).ok_or(Fault::UnknownKey)?;
         if !region.access.contains(Access::REMOTE_INVALIDATE) {
             return Err(Fault::Forbidden);
         }

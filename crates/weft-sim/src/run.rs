@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use weft_core::packet::Codec;
 
+use crate::live;
 use crate::network::NetworkCounts;
 use crate::oracle::{OracleCounts, Violation};
 use crate::scenario::Scenario;
@@ -131,11 +132,29 @@ pub fn run(scenario: &Scenario, codec: &Arc<Codec>) -> Result<Report, Violation>
     run_traced(scenario, codec, Trace::new(false)).0
 }
 
+/// Runs what the seed makes of little room and programs that wait for each other.
+fn progress(scenario: &Scenario, codec: &Arc<Codec>, trace: &mut Trace) -> Result<(), Violation> {
+    #[cfg(feature = "plant")]
+    let plant = scenario.nodes.first().and_then(|node| node.config.plant);
+    let counts = live::run(scenario.seed, codec, trace, |_config| {
+        #[cfg(feature = "plant")]
+        {
+            _config.plant = plant;
+        }
+    })?;
+    trace.note(&[counts.operations, counts.not_ready, counts.turns]);
+    Ok(())
+}
+
 /// Runs a scenario and gives the record of it.
 pub fn run_traced(scenario: &Scenario, codec: &Arc<Codec>, trace: Trace) -> (Result<Report, Violation>, Trace) {
     let mut world = World::new(scenario, codec, trace);
     // A panic of the engine is a broken promise as well, and is made smaller like any other.
-    let outcome = catch_unwind(AssertUnwindSafe(|| world.run())).unwrap_or_else(|payload| {
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        world.run()?;
+        progress(scenario, codec, &mut world.trace)
+    }));
+    let outcome = outcome.unwrap_or_else(|payload| {
         let text = payload.downcast_ref::<&str>().map(ToString::to_string);
         let text = text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_default();
         Err(Violation { kind: "panicked", at: world.now(), node: None, operation: None, text })

@@ -58,6 +58,11 @@ fn life_freed_early() {
 }
 
 #[test]
+fn head_of_line() {
+    assert_found(Plant::HeadOfLine);
+}
+
+#[test]
 fn skipped_check_of_the_refused_ticket() {
     assert_found(Plant::SkipRefusedTicketCheck);
 }

@@ -1,6 +1,5 @@
 //! Endpoints: opened, numbered, found.
 
-use alloc::vec::Vec;
 use core::fmt;
 
 use super::{Bindings, Endpoint, EndpointKind, Engine};
@@ -128,7 +127,7 @@ impl<M: Memory> Engine<M> {
             unexpected: Unexpected::new(self.keyed.clone(), unexpected),
             tagged_posted: Posted::new(self.keyed.clone(), receives),
             tagged_unexpected: Unexpected::new(self.keyed.clone(), unexpected),
-            refused: Vec::new(),
+            refused: super::credit::Waiters::new(self.keyed.clone()),
         };
         let id = self.closed_endpoints.pop().unwrap_or_else(|| {
             self.endpoints.push(None);

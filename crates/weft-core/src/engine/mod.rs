@@ -8,6 +8,7 @@
 
 mod answer;
 mod count;
+mod credit;
 mod endpoint;
 mod group;
 pub mod hall;
@@ -38,7 +39,7 @@ use crate::memory::{Granted, Memory};
 use crate::packet::{ACKNOWLEDGE_BYTES, Codec, SESSION_BYTES, TRAILER_BYTES, TRANSPORT_BYTES};
 use crate::random::Random;
 use crate::reliable::entry::Entries;
-use crate::reliable::life::{Life, Request};
+use crate::reliable::life::Life;
 use crate::reliable::tombstone::Tombstones;
 use crate::reliable::tracker::Tracker;
 use crate::slab::Slab;
@@ -227,7 +228,7 @@ struct Endpoint {
     tagged_posted: Posted<PostedReceive>,
     tagged_unexpected: Unexpected<UnexpectedMessage>,
     /// Who was told that it is not ready, to be told when it is (P-7.10).
-    refused: Vec<Request>,
+    refused: credit::Waiters,
 }
 
 /// One NIC.
@@ -309,6 +310,8 @@ pub struct Engine<M> {
     lives_due: Time,
     answers: VecDeque<Answer>,
     responses: VecDeque<Response>,
+    /// Requests went out last: if there are responses, it is their turn.
+    responses_next: bool,
     /// Messages of several packets, by (peer, source, number).
     transactions: TransactionTable,
     messages: HashMap<TransactionId, Message, Keyed>,
@@ -328,6 +331,8 @@ pub struct Engine<M> {
     unexpected_bytes: usize,
     /// Some endpoint has refused somebody since credits were last granted.
     credits_owed: bool,
+    /// Something became free since that all endpoints share: some of them may have room now.
+    credits_due: bool,
     /// Buffers of unexpected messages, to be used again.
     spare: Vec<Vec<u8>>,
 
@@ -398,6 +403,7 @@ impl<M: Memory> Engine<M> {
             lives_due: Time::NEVER,
             answers: VecDeque::new(),
             responses: VecDeque::new(),
+            responses_next: false,
             transactions,
             messages: HashMap::with_hasher(keyed.clone()),
             pulls: Slab::new(),
@@ -410,6 +416,7 @@ impl<M: Memory> Engine<M> {
             claim_stamp: random.next_u32(),
             unexpected_bytes: 0,
             credits_owed: false,
+            credits_due: false,
             spare: Vec::new(),
             sequence: random.next_u64() >> 2,
             config,

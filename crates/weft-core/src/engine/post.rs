@@ -344,6 +344,8 @@ impl<M: Memory> Engine<M> {
 
     /// Ends a command: its packets are settled, its tracker is left, its user is told.
     pub(super) fn finish(&mut self, now: Time, handle: u16, result: Result<(), Failure>) {
+        // Who offered a long message may have been refused for want of commands to fetch it with.
+        self.credits_due |= self.credits_owed && !self.entries.has_room(2);
         let Some(entry) = self.entries.remove(handle) else { return };
         if let Some(tracker) = self.trackers.get_mut(entry.tracker) {
             leave(tracker, handle, &entry);

@@ -1,7 +1,6 @@
 //! The way up, at the target: requests, checked in the order of P-7.5 and P-7.6, then executed once.
 
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 
 use weft_wire::command::{Command, Flags, Kind, Slot};
 use weft_wire::table::Decoded;
@@ -416,41 +415,6 @@ impl<M: Memory> Engine<M> {
         }
         if asked || was + 1 == ACK_EVERY {
             self.acks_now.push_back(index);
-        }
-    }
-
-    /// Tells those whom a queue or an endpoint refused that it can take messages again (P-7.10).
-    #[cold]
-    pub(super) fn grant_credits(&mut self, queue: crate::event::QueueId) {
-        let mut credits = Vec::new();
-        for endpoint in self.endpoints.iter_mut().flatten() {
-            if endpoint.bindings.receive_queue == Some(queue) && !endpoint.refused.is_empty() {
-                credits.append(&mut endpoint.refused);
-            }
-        }
-        self.credits_owed = self.endpoints.iter().flatten().any(|endpoint| !endpoint.refused.is_empty());
-        for request in credits {
-            // Nothing else would bring the driver here.
-            self.urgent = true;
-            self.answer(request, Status::Accepted, 0, Kind::Control);
-        }
-    }
-
-    pub(super) fn grant_credits_of(&mut self, endpoint: EndpointId) {
-        if !self.credits_owed {
-            return;
-        }
-        let mut credits = Vec::new();
-        for (id, slot) in (0..).zip(&mut self.endpoints) {
-            if let Some(other) = slot
-                && (EndpointId(id) == endpoint || other.receives_at == Some(endpoint))
-            {
-                credits.append(&mut other.refused);
-            }
-        }
-        for request in credits {
-            self.urgent = true;
-            self.answer(request, Status::Accepted, 0, Kind::Control);
         }
     }
 

@@ -91,6 +91,7 @@ impl Oracle {
             What::Datagram { to, length } => (to, None, length, true, true),
             _ => return Err(judge.says("made-up message", completion)),
         };
+        let receive = completion.context as u32;
         let target = Some((place.node, incarnation));
         if to != place || message.target != target || message.posted.is_none() {
             return Err(judge.says("a message for somebody else", completion));
@@ -118,9 +119,17 @@ impl Oracle {
         if repeated && !(datagram && self.duplicates) {
             return Err(judge.says("delivered twice", completion));
         }
+        // Messages of one source into one buffer are told in the order in which they lie there.
+        let source = Some((message.operation.place, message.start));
+        let after = |other: &super::Record| {
+            let same = Some((other.operation.place, other.start)) == source;
+            same && other.deliveries.iter().any(|d| d.receive == receive && d.offset > completion.offset)
+        };
+        if multi.is_some() && self.records.iter().any(after) {
+            return Err(judge.says("told out of order", completion));
+        }
         self.counts.messages += 1;
         self.counts.truncated += u64::from(truncated);
-        let receive = completion.context as u32;
         let delivery = Delivery { receive, offset: completion.offset, at: judge.at, truncated };
         if let Some(message) = self.records.get_mut(id as usize) {
             message.deliveries.push(delivery);

@@ -267,8 +267,7 @@ impl<M: Memory> Engine<M> {
             Body::Arriving(index) => self.discard_arriving(index),
             Body::Rendezvous { key, .. } => {
                 self.offers.remove(&(envelope.source_id, key));
-                let number = self.endpoint_number(envelope.endpoint).unwrap_or(0);
-                self.send_done(now, &envelope, number, key, u64::from(envelope.length));
+                self.send_done(now, &envelope, key, u64::from(envelope.length));
             }
             Body::Lost => {}
         }
@@ -294,8 +293,7 @@ impl<M: Memory> Engine<M> {
             Body::Partial(_) | Body::Arriving(_) | Body::Lost => {}
             Body::Rendezvous { key, .. } => {
                 self.offers.remove(&(message.envelope.source_id, key));
-                let number = self.endpoint_number(message.envelope.endpoint).unwrap_or(0);
-                self.send_done(now, &message.envelope, number, key, NOT_TAKEN);
+                self.send_done(now, &message.envelope, key, NOT_TAKEN);
             }
         }
     }

@@ -19,7 +19,7 @@ use super::{Arrived, Endpoint, EndpointKind, Engine, Touched};
 use crate::address::{Address, PeerId, SourceId};
 use crate::command::{Command, EndpointId, Operation, PostError, Receive};
 use crate::event::{Completion, CompletionFlags, CompletionKind, CounterId, Failure};
-use crate::limits::{REFUSED_MAX, SPARE_MAX, SPARE_MAX_BYTES};
+use crate::limits::{REFUSED_EACH, SPARE_MAX, SPARE_MAX_BYTES};
 use crate::matching::{Posted, PostedId, Unexpected, UnexpectedId};
 use crate::memory::{Access, Fault, LocalKey, Memory};
 use crate::packet::Status;
@@ -55,7 +55,7 @@ impl PostedReceive {
 }
 
 /// A multi-receive buffer.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct Shared {
     receive: Receive,
     used: u64,
@@ -63,6 +63,19 @@ pub(super) struct Shared {
     pending: u32,
     /// Takes no more.
     retired: bool,
+    /// Those messages, in the order in which they matched.
+    landed: Vec<Landed>,
+    /// Messages that have matched.
+    turn: u32,
+}
+
+/// A message on its way into a multi-receive buffer. Who takes messages one behind the other expects those of one source in
+/// order: one that is complete is not reported before an earlier one of its source.
+#[derive(Debug)]
+struct Landed {
+    turn: u32,
+    source: SourceId,
+    ended: Option<(Envelope, Landing, Result<(), Failure>)>,
 }
 
 /// Where a message goes: a receive that it was matched to.
@@ -76,6 +89,10 @@ pub(super) struct Landing {
     /// What its completion says besides.
     flags: CompletionFlags,
     shared: Option<u32>,
+    /// Which of the messages in a shared buffer.
+    turn: u32,
+    /// Of a message that waited at its sender: key, and bytes taken, which its sender is told with the user.
+    done: Option<(u64, u64)>,
     counter: Option<CounterId>,
 }
 
@@ -251,15 +268,10 @@ impl<M: Memory> Engine<M> {
             let number = command.message() as u32;
             life.not_ready(input.request.source, input.request.destination, number, input.reliability.after);
         }
+        let most = self.config.lives_max.saturating_mul(REFUSED_EACH);
         if let Some(endpoint) = self.endpoint_mut(endpoint) {
-            let same = |other: &crate::reliable::life::Request| {
-                other.from == input.request.from && other.source == input.request.source
-            };
-            endpoint.refused.retain(|other| !same(other));
-            if endpoint.refused.len() < REFUSED_MAX {
-                endpoint.refused.push(input.request);
-                self.credits_owed = true;
-            }
+            endpoint.refused.note(input.request, most);
+            self.credits_owed = true;
         }
         Verdict::Refused(Status::NotReady)
     }
@@ -316,7 +328,7 @@ impl<M: Memory> Engine<M> {
                         }
                         continue;
                     }
-                    let landing = shared.land(index, length, receive.length);
+                    let landing = shared.land(index, source, length, receive.length);
                     take = receive.length - shared.used < receive.multi.unwrap_or(0);
                     if take {
                         shared.retired = true;
@@ -513,6 +525,7 @@ impl<M: Memory> Engine<M> {
 
     /// All bytes of a message are here (P-6.3).
     fn message_complete(&mut self, id: TransactionId) {
+        self.credits_due |= self.credits_owed && self.transactions.len() >= self.config.transactions_max;
         self.transactions.remove(id);
         let Some(message) = self.messages.remove(&id) else { return };
         if let Some(life) = self.lives.get_mut(message.life) {
@@ -538,6 +551,7 @@ impl<M: Memory> Engine<M> {
 
     /// A message will not become complete.
     fn abort_message(&mut self, id: TransactionId, failure: Failure) {
+        self.credits_due |= self.credits_owed && self.transactions.len() >= self.config.transactions_max;
         self.transactions.remove(id);
         let Some(message) = self.messages.remove(&id) else { return };
         if let Some(life) = self.lives.get_mut(message.life) {
@@ -590,6 +604,22 @@ impl<M: Memory> Engine<M> {
 
     /// Tells the user about a message. The place in the queue was reserved when it was matched.
     pub(super) fn complete_receive(&mut self, envelope: &Envelope, landing: &Landing, result: Result<(), Failure>) {
+        let Some(index) = landing.shared else { return self.report_receive(envelope, landing, result) };
+        match self.shared.get_mut(index) {
+            Some(shared) => shared.end(envelope, landing, result),
+            None => return self.report_receive(envelope, landing, result),
+        }
+        while let Some((envelope, landing, result)) =
+            self.shared.get_mut(index).and_then(|shared| shared.next_ended(envelope.source_id))
+        {
+            self.report_receive(&envelope, &landing, result);
+        }
+    }
+
+    fn report_receive(&mut self, envelope: &Envelope, landing: &Landing, result: Result<(), Failure>) {
+        if let Some((key, taken)) = landing.done {
+            self.send_done(self.clock, envelope, key, taken);
+        }
         let mut local = landing.local;
         let mut offset = 0;
         let mut flags = landing.flags;
@@ -620,6 +650,7 @@ impl<M: Memory> Engine<M> {
         let unwanted = landing.silent && result.is_ok() && (landing.shared.is_none() || local == LocalKey::NONE);
         if unwanted || silenced || queue.is_none() {
             self.unreserve(queue);
+            self.credits_due |= self.credits_owed;
             if local != LocalKey::NONE {
                 self.memory.release(local);
             }
@@ -667,14 +698,22 @@ impl Landing {
             silent: receive.silent,
             flags: CompletionFlags::NONE,
             shared: None,
+            turn: 0,
+            done: None,
             counter: receive.counter,
         }
     }
 }
 
 impl Shared {
+    fn new(receive: &Receive) -> Shared {
+        Shared { receive: *receive, used: 0, pending: 0, retired: false, landed: Vec::new(), turn: 0 }
+    }
+
     /// The place for a message of this length, which is taken.
-    fn land(&mut self, index: u32, length: u64, room: u64) -> Landing {
+    fn land(&mut self, index: u32, source: SourceId, length: u64, room: u64) -> Landing {
+        self.turn = self.turn.wrapping_add(1);
+        self.landed.push(Landed { turn: self.turn, source, ended: None });
         let landing = Landing {
             local: self.receive.local,
             offset: self.receive.offset + self.used,
@@ -683,11 +722,33 @@ impl Shared {
             silent: self.receive.silent,
             flags: CompletionFlags::NONE,
             shared: Some(index),
+            turn: self.turn,
+            done: None,
             counter: self.receive.counter,
         };
         self.used = (self.used + length).min(room);
         self.pending += 1;
         landing
+    }
+
+    /// The last message to land does not, after all.
+    fn unland(&mut self, used: u64) {
+        self.landed.pop();
+        (self.pending, self.used, self.retired) = (self.pending - 1, used, false);
+    }
+
+    /// A message is complete, or will not be.
+    fn end(&mut self, envelope: &Envelope, landing: &Landing, result: Result<(), Failure>) {
+        if let Some(landed) = self.landed.iter_mut().find(|landed| landed.turn == landing.turn) {
+            landed.ended = Some((*envelope, *landing, result));
+        }
+    }
+
+    /// The next message of a source that can be reported.
+    fn next_ended(&mut self, source: SourceId) -> Option<(Envelope, Landing, Result<(), Failure>)> {
+        let at = self.landed.iter().position(|landed| landed.source == source)?;
+        self.landed.get(at)?.ended.as_ref()?;
+        self.landed.remove(at).ended
     }
 }
 

@@ -112,7 +112,7 @@ impl<M: Memory> Engine<M> {
         source: Option<SourceId>,
         least: u64,
     ) -> Result<(), PostError> {
-        let shared = Shared { receive: *receive, used: 0, pending: 0, retired: false };
+        let shared = Shared::new(receive);
         let Some(first) = self.find_unexpected(receive, source) else {
             let index = self.shared.insert(shared);
             return self.enlist(receive, source, Some(index));
@@ -125,12 +125,12 @@ impl<M: Memory> Engine<M> {
         let index = self.shared.insert(shared);
         let mut taken = false;
         while let Some(found) = self.find_unexpected(receive, source) {
-            let Some(length) = self.unexpected_length(receive, found) else { break };
+            let Some((length, from)) = self.unexpected_length(receive, found) else { break };
             let Some(shared) = self.shared.get_mut(index) else { break };
             let used = shared.used;
             let mut refused = (length > receive.length - used && taken).then_some(PostError::QueueFull);
             if refused.is_none() {
-                let landing = shared.land(index, length, receive.length);
+                let landing = shared.land(index, from, length, receive.length);
                 // The last message that it takes gives it back.
                 shared.retired = receive.length - shared.used < least;
                 let last = shared.retired;
@@ -142,7 +142,7 @@ impl<M: Memory> Engine<M> {
                 if refused.is_some()
                     && let Some(shared) = self.shared.get_mut(index)
                 {
-                    (shared.pending, shared.used, shared.retired) = (shared.pending - 1, used, false);
+                    shared.unland(used);
                 }
             }
             if let Some(error) = refused {
@@ -194,9 +194,10 @@ impl<M: Memory> Engine<M> {
         unexpected.first(source, tag, ignore)
     }
 
-    pub(super) fn unexpected_length(&mut self, receive: &Receive, id: UnexpectedId) -> Option<u64> {
+    /// The length of a waiting message, and whose it is.
+    pub(super) fn unexpected_length(&mut self, receive: &Receive, id: UnexpectedId) -> Option<(u64, SourceId)> {
         let (_, unexpected) = self.lists_of(receive.endpoint, receive.tagged)?;
-        unexpected.get(id).map(|message| u64::from(message.envelope.length))
+        unexpected.get(id).map(|message| (u64::from(message.envelope.length), message.envelope.source_id))
     }
 
     /// Where a waiting message is reported.
@@ -266,6 +267,7 @@ impl<M: Memory> Engine<M> {
     }
 
     pub(in crate::engine) fn recycle(&mut self, mut bytes: Vec<u8>) {
+        self.credits_due |= self.credits_owed && self.unexpected_bytes >= self.config.unexpected_max_bytes / 2;
         self.unexpected_bytes = self.unexpected_bytes.saturating_sub(bytes.len());
         if self.spare.len() < SPARE_MAX && bytes.capacity() <= SPARE_MAX_BYTES {
             bytes.clear();

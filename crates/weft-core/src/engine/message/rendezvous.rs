@@ -6,16 +6,16 @@ use crate::reliable::entry::Entry;
 impl<M: Memory> Engine<M> {
     /// Fetches a message. There is room for the commands that it takes.
     pub(super) fn begin_pull(&mut self, now: Time, envelope: Envelope, landing: Landing, key: u64, address: u64) {
+        self.clock = now;
         self.offers.remove(&(envelope.source_id, key));
         let number = self.endpoint_number(envelope.endpoint).unwrap_or(0);
         if u64::from(envelope.length) > landing.room {
-            self.send_done(now, &envelope, number, key, landing.room.min(u64::from(envelope.length) - 1));
-            self.complete_receive(&envelope, &landing, Err(Failure::Truncated));
+            let done = Some((key, landing.room.min(u64::from(envelope.length) - 1)));
+            self.complete_receive(&envelope, &Landing { done, ..landing }, Err(Failure::Truncated));
             return;
         }
         if envelope.length == 0 {
-            self.send_done(now, &envelope, number, key, 0);
-            self.complete_receive(&envelope, &landing, Ok(()));
+            self.complete_receive(&envelope, &Landing { done: Some((key, 0)), ..landing }, Ok(()));
             return;
         }
         let peer = self.peer_of(&envelope).unwrap_or(PeerId(u32::MAX));
@@ -32,23 +32,22 @@ impl<M: Memory> Engine<M> {
     }
 
     pub(in crate::engine) fn pull_ended(&mut self, now: Time, index: u32, result: Result<(), Failure>) {
+        self.clock = now;
         let Some(pull) = self.pulls.remove(index) else { return };
         let taken = if result.is_ok() { u64::from(pull.envelope.length) } else { NOT_TAKEN };
         // Who waits for it must hear of the end, unless he has forgotten the message himself.
-        if !matches!(result, Err(Failure::AccessRefused)) {
-            let number = self.endpoint_number(pull.envelope.endpoint).unwrap_or(0);
-            self.send_done(now, &pull.envelope, number, pull.key, taken);
-        }
+        let done = (result != Err(Failure::AccessRefused)).then_some((pull.key, taken));
         // To a receiver it is all the same: the sender is not there any more, or does not want to.
         let result = result.map_err(|failure| match failure {
             Failure::Closed | Failure::LocalFault | Failure::OutcomeUnknown => failure,
             _ => Failure::Aborted,
         });
-        self.complete_receive(&pull.envelope, &pull.landing, result);
+        self.complete_receive(&pull.envelope, &Landing { done, ..pull.landing }, result);
     }
 
     /// Tells the sender of a long message that it is done, and how much of it was taken.
-    pub(super) fn send_done(&mut self, now: Time, envelope: &Envelope, source: u32, key: u64, taken: u64) {
+    pub(super) fn send_done(&mut self, now: Time, envelope: &Envelope, key: u64, taken: u64) {
+        let source = self.endpoint_number(envelope.endpoint).unwrap_or(0);
         let peer = self.peer_of(envelope).unwrap_or(PeerId(u32::MAX));
         let mut command = Command::new(Operation::Done, envelope.endpoint, peer);
         command.key = key;
@@ -97,6 +96,7 @@ impl<M: Memory> Engine<M> {
             && (envelope.source_id, *waiting) == (source, key)
         {
             unexpected.remove(id);
+            self.credits_due |= self.credits_owed;
             return Verdict::Accepted;
         }
         Verdict::Refused(Status::AccessRefused)

@@ -1,6 +1,7 @@
 //! The way down, second part: from queues to datagrams.
 //!
-//! Classes are served in order: answers, then requests (what was lost first), then responses with data. A datagram is either a
+//! Classes are served in order: answers, then in turn requests (what was lost first) and responses with data: neither waits
+//! for the other, or two nodes that ask each other for more and more would never be answered. A datagram is either a
 //! bundle of short packets, each with its payload inside (PIO), or one packet whose payload stays in the user's memory (DMA);
 //! several of the latter with the same length leave together and are cut by the kernel or the NIC.
 
@@ -101,36 +102,21 @@ impl<M: Memory> Engine<M> {
         transmit.bytes.clear();
         transmit.pieces.clear();
         transmit.segment_bytes = 0;
+        if self.credits_due {
+            self.grant_due();
+        }
         if self.owes_answers(now) && self.transmit_answers(now, transmit) {
             return true;
         }
-        while let Some(index) = self.ready.pop_front() {
-            if let Some(tracker) = self.trackers.get_mut(index) {
-                tracker.ready = false;
-                if tracker.sent.is_empty() && life_ends(tracker) {
-                    // P-7.13: the numbers of this life are used up.
-                    tracker.ticket = 0;
-                    tracker.ticket_psn = tracker.next();
-                }
-                if self.transmit_requests(now, index, transmit) {
-                    // If there is more, others come first.
-                    if self.trackers.get(index).is_some_and(Tracker::has_more) {
-                        self.make_ready(index);
-                    } else {
-                        self.schedule(now, index);
-                        // A PROBE that was owed may have been the last thing.
-                        self.free_tracker_if_done(index);
-                    }
-                    return true;
-                }
-                self.schedule(now, index);
-                self.free_tracker_if_done(index);
-            }
+        if core::mem::take(&mut self.responses_next) && self.transmit_next_response(now, transmit) {
+            return true;
         }
-        while let Some(response) = self.responses.pop_front() {
-            if self.transmit_responses(now, response, transmit) {
-                return true;
-            }
+        if self.transmit_next_requests(now, transmit) {
+            self.responses_next = true;
+            return true;
+        }
+        if self.transmit_next_response(now, transmit) {
+            return true;
         }
         while let Some(datagram) = self.datagrams.pop_front() {
             if self.transmit_datagram(now, &datagram, transmit) {
@@ -144,10 +130,47 @@ impl<M: Memory> Engine<M> {
         false
     }
 
+    /// Requests to the target whose turn it is.
+    fn transmit_next_requests(&mut self, now: Time, transmit: &mut Transmit) -> bool {
+        while let Some(index) = self.ready.pop_front() {
+            let Some(tracker) = self.trackers.get_mut(index) else { continue };
+            tracker.ready = false;
+            if tracker.sent.is_empty() && life_ends(tracker) {
+                // P-7.13: the numbers of this life are used up.
+                tracker.ticket = 0;
+                tracker.ticket_psn = tracker.next();
+            }
+            if self.transmit_requests(now, index, transmit) {
+                // If there is more, others come first.
+                if self.trackers.get(index).is_some_and(Tracker::has_more) {
+                    self.make_ready(index);
+                } else {
+                    self.schedule(now, index);
+                    // A PROBE that was owed may have been the last thing.
+                    self.free_tracker_if_done(index);
+                }
+                return true;
+            }
+            self.schedule(now, index);
+            self.free_tracker_if_done(index);
+        }
+        false
+    }
+
+    fn transmit_next_response(&mut self, now: Time, transmit: &mut Transmit) -> bool {
+        while let Some(response) = self.responses.pop_front() {
+            if self.transmit_responses(now, response, transmit) {
+                return true;
+            }
+        }
+        false
+    }
+
     /// Whether [`Engine::poll_transmit`] has anything to look at. False is certain, and then it need not be called.
     #[inline]
     pub fn has_output(&self, now: Time) -> bool {
         let due = self.acks_later.front().is_some_and(|(due, _)| *due <= now);
+        let due = due || self.credits_due;
         due || !(self.answers.is_empty()
             && self.acks_now.is_empty()
             && self.ready.is_empty()
@@ -635,9 +658,14 @@ impl<M: Memory> Engine<M> {
         if entry.is_read() {
             tracker.reads_wait = fills;
         }
-        let ask = sent.again || tracker.ticket == 0 || tracker.unasked >= ACK_EVERY || ends_long && tail || fills;
+        // Nobody answers a write or an atomic but with an acknowledgement; a message may be answered by another, which takes
+        // it along. So the last write asks for it, unless one that was asked for is on its way.
+        let asked = tracker.get(tracker.asked).is_some_and(|sent| sent.state == SentState::InFlight);
+        let alone = tail && entry.is_cut() && !asked && is_silent(entry);
+        let ask =
+            sent.again || tracker.ticket == 0 || tracker.unasked >= ACK_EVERY || ends_long && tail || fills || alone;
         if ask {
-            tracker.unasked = 0;
+            (tracker.unasked, tracker.asked) = (0, psn);
         }
         let after = match entry.ordered {
             true => tracker.lane(entry.lane).and_then(|lane| lane.after(entry.number)).unwrap_or(0),
@@ -741,6 +769,11 @@ fn is_long(entry: &Entry, length: u32) -> bool {
 /// Bytes that a packet counts in the congestion window: of a read, those of its response.
 fn weight(entry: &Entry, length: u32) -> u32 {
     (header_bytes(entry) + TRAILER_BYTES) as u32 + length
+}
+
+/// Whether the target's user sees nothing of a command that would make it send something back.
+fn is_silent(entry: &Entry) -> bool {
+    matches!(entry.command.operation, Operation::Write | Operation::Atomic)
 }
 
 /// The generic command of a request's packet, without its ends.
