@@ -26,6 +26,8 @@ pub(crate) struct Sent {
     pub(crate) handle: u16,
     pub(crate) state: SentState,
     pub(crate) again: bool,
+    /// It was refused before under an earlier psn: packets of later messages may have lower ones.
+    pub(crate) reissued: bool,
     pub(crate) offset: u32,
     pub(crate) length: u32,
     /// Of reads: bytes that came, from the beginning.
@@ -50,6 +52,8 @@ pub(crate) struct Tracker {
     pub(crate) ticket_psn: u64,
     /// Psns from base on.
     pub(crate) sent: VecDeque<Sent>,
+    /// Of those that are not settled, the reissued ones.
+    pub(crate) reissued: u32,
     /// Of the first in `sent`.
     pub(crate) base: u64,
     pub(crate) window: u32,
@@ -135,6 +139,7 @@ impl Tracker {
             ticket: 0,
             ticket_psn: base,
             sent: VecDeque::new(),
+            reissued: 0,
             base,
             window: WINDOW,
             commands: 0,
@@ -228,6 +233,7 @@ impl Tracker {
             SentState::Lost => self.lost -= 1,
             SentState::Settled => {}
         }
+        self.reissued -= u32::from(was.reissued);
         while self.sent.front().is_some_and(|sent| sent.state == SentState::Settled) {
             self.sent.pop_front();
             self.base += 1;

@@ -468,11 +468,11 @@ impl<M: Memory> Engine<M> {
         admitted.then_some(Pick::New(handle, 0, length))
     }
 
-    /// The oldest packet that was lost, unless a message before it was refused: then that one has to come first.
+    /// The oldest message of which a packet was lost, unless one before it was refused: then that one has to come first.
     fn pick_lost(&self, index: u32) -> Option<Pick> {
         let tracker = self.trackers.get(index)?;
         let may_go = |weight: u32| tracker.allowance > 0 || tracker.congestion.admits(u64::from(weight));
-        let lost = tracker.sent.iter().position(|sent| sent.state == SentState::Lost)?;
+        let lost = self.oldest_lost(tracker)?;
         let sent = tracker.sent.get(lost)?;
         if let Some(entry) = self.entries.get(sent.handle)
             && let Some(refusals) = tracker.lane(entry.lane).map(|lane| lane.refusals(Class::Message))
@@ -485,6 +485,21 @@ impl<M: Memory> Engine<M> {
         // P-7.9: while there is no ticket, one packet tells as much as many.
         let alone = tracker.ticket != 0 || tracker.congestion.in_flight() == 0;
         (alone && may_go(sent.weight)).then_some(Pick::Again(tracker.base + lost as u64))
+    }
+
+    /// The place of the lost packet with the oldest message. Mostly that has the lowest psn. A message that was refused and
+    /// issued again has a higher one than those behind it, which its target holds back until it comes: with a small window
+    /// they would be sent over and over, and it never.
+    fn oldest_lost(&self, tracker: &Tracker) -> Option<usize> {
+        let is_lost = |sent: &Sent| sent.state == SentState::Lost;
+        let first = tracker.sent.iter().position(is_lost)?;
+        if tracker.reissued == 0 {
+            return Some(first);
+        }
+        let number = |at: usize| tracker.sent.get(at).and_then(|sent| self.entries.get(sent.handle)).map(|e| e.number);
+        let reissued = (0..).zip(&tracker.sent).filter(|(_, sent)| sent.reissued && is_lost(sent)).map(|(at, _)| at);
+        let is_older = |a: usize, b: usize| number(a).zip(number(b)).is_some_and(|(a, b)| order(a, b).is_lt());
+        Some(reissued.fold(first, |oldest, at| if is_older(at, oldest) { at } else { oldest }))
     }
 
     /// Commands that are begun, packets that were refused, and new commands: they take turns, so that a long message does
@@ -606,10 +621,13 @@ impl<M: Memory> Engine<M> {
             }
             _ => {
                 let psn = tracker.next();
+                let reissued = matches!(pick, Pick::Reissue(..));
+                tracker.reissued += u32::from(reissued);
                 tracker.sent.push_back(Sent {
                     handle,
                     state: SentState::InFlight,
                     again: false,
+                    reissued,
                     offset,
                     length,
                     received: 0,
