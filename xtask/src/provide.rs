@@ -47,6 +47,12 @@ const MPI_HEADER: &str = if cfg!(target_arch = "aarch64") {
     "/usr/lib/x86_64-linux-gnu/openmpi/include/mpi.h"
 };
 
+const SCALAPACK_TEST: &str = if cfg!(target_arch = "aarch64") {
+    "/usr/lib/aarch64-linux-gnu/scalapack/openmpi-tests/xdlu"
+} else {
+    "/usr/lib/x86_64-linux-gnu/scalapack/openmpi-tests/xdlu"
+};
+
 pub(crate) const FOR_TESTS: &[Package] = &[
     // Tests compare our decoding and encoding with tshark's, field by field.
     Package::with_executable("tshark", "tshark"),
@@ -60,6 +66,10 @@ pub(crate) const FOR_TESTS: &[Package] = &[
     Package::with_file("libfabric-dev", "/usr/include/rdma/fabric.h"),
     Package::with_executable("openmpi-bin", "mpirun.openmpi"),
     Package::with_file("libopenmpi-dev", MPI_HEADER),
+    // Programs of others that run on the plug-in.
+    Package::with_executable("hpcc", "hpcc"),
+    Package::with_executable("netpipe-openmpi", "NPopenmpi"),
+    Package::with_file("scalapack-mpi-test", SCALAPACK_TEST),
     // Manual pages are checked by the program that shows them.
     Package::with_executable("groff-base", "groff"),
     // That the functions of AMD's and Intel's devices are found is tested; there are no devices.

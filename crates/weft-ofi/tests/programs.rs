@@ -5,11 +5,11 @@
 mod common;
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-use common::{HANG_GUARD, Road, build, compile, compile_stress, compile_walk, run, tail, text, with_plugin};
+use common::{HANG_GUARD, Road, build, compile, compile_stress, compile_walk, mpirun, run, tail, text, with_plugin};
 
 #[test]
 fn every_call_over_shared_memory() {
@@ -102,12 +102,34 @@ fn ranks_that_others_start_over_packets() {
     mpi(Road::Packets, 2, "mpi_spawn", &["2"], "ok spawn");
 }
 
+#[test]
+fn neighbours_exchange_windows_of_messages() {
+    mpi(Road::Auto, 2, "mpi_exchange", &["64", "1048576"], "ok exchange");
+    mpi(Road::Auto, 3, "mpi_exchange", &["64", "1048576"], "ok exchange");
+}
+
+#[test]
+fn neighbours_exchange_windows_of_messages_over_packets() {
+    mpi(Road::Packets, 2, "mpi_exchange", &["64", "1048576"], "ok exchange");
+    mpi(Road::Packets, 3, "mpi_exchange", &["64", "1048576"], "ok exchange");
+}
+
+#[test]
+fn thousands_of_synchronous_sends() {
+    mpi(Road::Auto, 2, "mpi_synchronous", &["2000", "5"], "ok synchronous");
+}
+
+#[test]
+fn thousands_of_synchronous_sends_over_packets() {
+    mpi(Road::Packets, 2, "mpi_synchronous", &["2000", "5"], "ok synchronous");
+}
+
 /// A rank that is killed ends the job with an error; no process of it is left.
 #[test]
 fn a_rank_that_dies_ends_the_job() {
     let program = compile_mpi("mpi_kill");
     let mark = program.with_extension("died");
-    let output = mpirun(Road::Auto, 3, &program, &[mark.to_str().unwrap()]);
+    let output = run(mpirun(Road::Auto, 3).arg(&program).arg(&mark));
     assert!(!output.status.success(), "the job ended well although a rank died:\n{}", text(&output));
     assert!(mark.exists(), "the rank did not come so far:\n{}", text(&output));
     // Those that were killed may not have had their turn to end.
@@ -137,20 +159,8 @@ fn stress(road: Road, seed: u64, count: u64, faults: &str) {
 
 fn mpi(road: Road, ranks: u32, name: &str, arguments: &[&str], good: &str) {
     let program = compile_mpi(name);
-    let output = mpirun(road, ranks, &program, arguments);
+    let output = run(mpirun(road, ranks).arg(&program).args(arguments));
     assert!(output.status.success() && text(&output).contains(good), "{}", tail(&text(&output)));
-}
-
-/// Open MPI with Weft for messages (`mtl/ofi`) and for one-sided operations (`btl/ofi`).
-fn mpirun(road: Road, ranks: u32, program: &Path, arguments: &[&str]) -> Output {
-    let mut command = with_plugin(Command::new("mpirun.openmpi"), road);
-    command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
-    command.env("OMPI_MCA_mpi_yield_when_idle", "1");
-    command.args(["--oversubscribe", "--mca", "pml", "cm", "--mca", "mtl", "ofi", "--mca", "btl", "self,ofi"]);
-    command.args(["--mca", "mtl_ofi_provider_include", "weft", "--mca", "btl_ofi_provider_include", "weft"]);
-    // Without `sm`, which would serve windows of one machine past every network.
-    command.args(["--mca", "osc", "^ucx,sm", "-n", &ranks.to_string()]);
-    run(command.arg(program).args(arguments))
 }
 
 fn compile_mpi(name: &str) -> PathBuf {

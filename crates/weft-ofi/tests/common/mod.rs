@@ -119,8 +119,24 @@ pub(crate) fn build(compiler: &mut Command, name: &str, sources: &[&str], librar
     program
 }
 
+/// Open MPI with Weft for messages (`mtl/ofi`) and for one-sided operations (`btl/ofi`); the program follows.
+pub(crate) fn mpirun(road: Road, ranks: u32) -> Command {
+    let mut command = with_plugin(Command::new("mpirun.openmpi"), road);
+    command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+    command.env("OMPI_MCA_mpi_yield_when_idle", "1");
+    command.args(["--oversubscribe", "--mca", "pml", "cm", "--mca", "mtl", "ofi", "--mca", "btl", "self,ofi"]);
+    command.args(["--mca", "mtl_ofi_provider_include", "weft", "--mca", "btl_ofi_provider_include", "weft"]);
+    // Without `sm`, which would serve windows of one machine past every network.
+    command.args(["--mca", "osc", "^ucx,sm", "-n", &ranks.to_string()]);
+    command
+}
+
 pub(crate) fn run(command: &mut Command) -> Output {
-    command.current_dir(scratch()).stdin(Stdio::null());
+    run_in(&scratch(), command)
+}
+
+pub(crate) fn run_in(folder: &Path, command: &mut Command) -> Output {
+    command.current_dir(folder).stdin(Stdio::null());
     command.output().unwrap_or_else(|error| panic!("{command:?} does not start: {error} ({INSTALL})"))
 }
 
