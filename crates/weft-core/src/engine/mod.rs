@@ -675,7 +675,7 @@ impl<M: Memory> Engine<M> {
     /// Whether no packet is expected, nor one to be sent: a driver with other things to do may look for them less often.
     #[inline]
     pub fn is_quiet(&self) -> bool {
-        self.trackers.len() == 0 && self.lives.len() == 0 && self.datagrams.is_empty() && self.answers.is_empty()
+        self.trackers.is_empty() && self.lives.is_empty() && self.datagrams.is_empty() && self.answers.is_empty()
     }
 
     /// The oldest completion of a queue.

@@ -136,7 +136,7 @@ impl<M: Memory> Engine<M> {
             let messages = if life.messages > 0 { life.last.plus_micros(MESSAGE_IDLE_US) } else { Time::NEVER };
             due = due.min(held).min(rest).min(messages);
         }
-        if self.lives.len() > 0 {
+        if !self.lives.is_empty() {
             // A life that is full of idle tombstones' room waits for it; never spin on it.
             due = due.max(now.plus_micros(ORDER_HOLD_US / 4));
         }
