@@ -1,5 +1,6 @@
-//! C programs against the plug-in, through the stock libfabric: a walk over every call, randomised operations between
-//! processes, and MPI programs. Their sources are in `c`; each says at its top what it does and how to run it alone.
+//! C programs against the plug-in, through the stock libfabric: a walk over every call, randomised operations and patterns
+//! of traffic between processes, and MPI programs. Their sources are in `c`; each says at its top what it does and how to
+//! run it alone.
 #![expect(clippy::unwrap_used, reason = "helpers of a test: a panic is a failed test")]
 
 mod common;
@@ -40,6 +41,16 @@ fn randomised_operations_over_a_bad_network() {
 fn many_endpoints() {
     let output = run(with_plugin(Command::new(compile("many", &["many", "common"])), Road::Auto).arg("weft"));
     assert!(output.status.success() && text(&output).contains("ok "), "{}", tail(&text(&output)));
+}
+
+#[test]
+fn patterns_of_traffic_over_shared_memory() {
+    patterns(Road::Auto, 1);
+}
+
+#[test]
+fn patterns_of_traffic_over_packets() {
+    patterns(Road::Packets, 1_000_001);
 }
 
 #[test]
@@ -155,6 +166,19 @@ fn stress(road: Road, seed: u64, count: u64, faults: &str) {
     command.env("FI_WEFT_FAULTS", faults).args(["weft", &seed.to_string(), &count.to_string(), "4"]);
     let output = run(&mut command);
     assert!(output.status.success() && text(&output).contains("ok stress"), "{}", tail(&text(&output)));
+}
+
+/// A hundred draws, or as many as `WEFT_PATTERNS` says, half of them by each road.
+fn patterns(road: Road, seed: u64) {
+    let all = std::env::var("WEFT_PATTERNS").map_or(100, |count| count.parse::<u64>().unwrap());
+    let program = compile("patterns", &["patterns", "common"]);
+    let mut command = with_plugin(Command::new(program), road);
+    let output = run(command.args(["weft", &seed.to_string(), &all.div_ceil(2).to_string()]));
+    print!("{}", text(&output));
+    let failed: Vec<String> =
+        text(&output).lines().filter(|line| line.starts_with("FAIL")).map(str::to_owned).collect();
+    let good = output.status.success() && text(&output).contains("ok patterns");
+    assert!(good, "{}\n{}", failed.join("\n"), tail(&text(&output)));
 }
 
 fn mpi(road: Road, ranks: u32, name: &str, arguments: &[&str], good: &str) {
