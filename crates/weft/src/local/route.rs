@@ -49,6 +49,10 @@ pub(super) struct Route {
     /// A command that has to wait for earlier ones, and all behind it; everything until the target has taken the channel,
     /// so that a target which does not want it has taken nothing.
     held: VecDeque<Command>,
+    /// Of them, those from before the target took the channel. They go through the ring: their user may want them back
+    /// before it is known whether the target goes on, and what the target may be reading it has to give up first.
+    early: usize,
+    starts_early: bool,
     /// Messages that were put into the ring, and how many of them the target is known to have taken.
     messages_sent: u64,
     messages_taken: u64,
@@ -145,6 +149,8 @@ impl Route {
             messages: Queue::default(),
             transfers: Queue::default(),
             held: VecDeque::new(),
+            early: 0,
+            starts_early: false,
             messages_sent: 0,
             messages_taken: 0,
             behind_messages: None,
@@ -256,6 +262,7 @@ impl Route {
         statistics: &mut LocalStatistics,
     ) -> Result<(), Broken> {
         if !self.held.is_empty() || self.is_held_back(command) {
+            self.early += usize::from(!self.accepted);
             self.held.push_back(*command);
             return self.pump(engine, methods, statistics).map(|_| ());
         }
@@ -396,9 +403,14 @@ impl Route {
                 && let Some(command) = self.held.pop_front()
             {
                 let lane = self.lane_of(&command);
+                self.starts_early = self.early > 0;
+                self.early = self.early.saturating_sub(1);
                 if self.queue(lane).commands.is_empty() {
-                    self.start(engine, &command, lane, methods, statistics)?;
+                    let started = self.start(engine, &command, lane, methods, statistics);
+                    self.starts_early = false;
+                    started?;
                 } else {
+                    self.starts_early = false;
                     self.queue(lane).commands.push_back(command);
                 }
                 more = true;
@@ -699,7 +711,8 @@ impl Route {
         into: &mut [u8; 16 * Spans::MAX],
     ) -> Option<usize> {
         use std::sync::atomic::Ordering;
-        if self.channel.shared_word(WORD_CAN_ATTACH).load(Ordering::Relaxed) != 1
+        if self.starts_early
+            || self.channel.shared_word(WORD_CAN_ATTACH).load(Ordering::Relaxed) != 1
             || !self.pace.prefers_attach(methods, command.length)
         {
             return None;
