@@ -1,8 +1,19 @@
 //! Every bound of the engine, in one place. Names with the same meaning as in section 10 of `docs/protocol.md` have the
 //! same name here.
 
-/// Smallest MTU of a session: bytes of UDP payload (P-2.2).
-pub const MTU_MIN_BYTES: u32 = 1232;
+/// MTU of a session of which nothing is known: bytes of UDP payload (P-2.2).
+pub const MTU_DEFAULT_BYTES: u32 = 1232;
+/// Smallest MTU that packets are cut for: a link that carries less makes fragments.
+pub const MTU_MIN_BYTES: u32 = 512;
+/// What Ethernet carries in a packet of IPv6, the longer header: the size to try where a way does not carry what its
+/// ends do.
+pub const MTU_ETHERNET_BYTES: u32 = 1452;
+/// How long a PROBE of a longer datagram waits for the next one, at first and at most (P-8.9).
+pub const MTU_PROBE_US: u64 = 20_000;
+/// See [`MTU_PROBE_US`].
+pub const MTU_PROBE_MAX_US: u64 = 10_000_000;
+/// Probe timeouts without an answer to a PROBE of full length after which a way is thought to lose what is long.
+pub const MTU_TIMEOUTS: u32 = 2;
 /// Largest: what UDP over IPv4 can carry.
 pub const MTU_MAX_BYTES: u32 = 65_507;
 /// Psns that a target marks.

@@ -100,6 +100,10 @@ impl<L: Link, W: Write + Send> Link for Capture<L, W> {
         self.inner.descriptor()
     }
 
+    fn watch_room(&mut self, wanted: bool) -> bool {
+        self.inner.watch_room(wanted)
+    }
+
     fn counters(&self) -> Counters {
         self.inner.counters()
     }
@@ -195,7 +199,7 @@ mod tests {
             let mut peer = network.link(b).unwrap();
             let mut link = Capture::with_clock(network.link(a).unwrap(), Vec::new(), || 5).unwrap();
             let pieces = [Segment::from_slice(b"abcdefg"), Segment::from_slice(b"hij")];
-            let outgoing = Outgoing { to: b, pieces: &pieces, segment_bytes: 4, class: 0 };
+            let outgoing = Outgoing { to: b, pieces: &pieces, segment_bytes: 4, class: 0, may_fragment: false };
             assert_eq!(link.send(&[outgoing]).unwrap(), 1);
             assert_eq!(peer.send(&[Outgoing { to: a, segment_bytes: 0, ..outgoing }]).unwrap(), 1);
             assert_eq!(link.receive(&mut |incoming| incoming.bytes.fill(0)).unwrap(), 1);
@@ -224,7 +228,7 @@ mod tests {
         let room: &'static mut [u8] = Box::leak(Box::new([0; 30]));
         let mut link = Capture::new(network.link(here).unwrap(), room).unwrap();
         let pieces = [Segment::from_slice(b"to myself")];
-        let outgoing = Outgoing { to: here, pieces: &pieces, segment_bytes: 0, class: 0 };
+        let outgoing = Outgoing { to: here, pieces: &pieces, segment_bytes: 0, class: 0, may_fragment: false };
         assert_eq!(link.send(&[outgoing]).unwrap(), 1);
         assert_eq!(link.receive(&mut |incoming| assert_eq!(incoming.bytes, b"to myself")).unwrap(), 1);
         assert!(link.finish().is_err());

@@ -109,7 +109,8 @@ impl<L: Link> Faulty<L> {
     fn flush(&mut self, now: Time) -> Result<(), SendError> {
         while let Some(held) = self.outward.take_due(now) {
             let pieces = [Segment::from_slice(&held.bytes)];
-            let outgoing = Outgoing { to: held.other, pieces: &pieces, segment_bytes: 0, class: held.class };
+            let Held { other: to, class, may_fragment, .. } = held;
+            let outgoing = Outgoing { to, pieces: &pieces, segment_bytes: 0, class, may_fragment };
             match self.inner.send(&[outgoing]) {
                 // Its length was checked when it was taken; the way has become narrower since.
                 Ok(_) | Err(SendError::TooBig { .. }) => {}
@@ -139,11 +140,12 @@ impl<L: Link> Link for Faulty<L> {
             self.scratch.clear();
             outgoing.gather(&mut self.scratch);
             let size = if outgoing.segment_bytes == 0 { self.scratch.len() } else { outgoing.segment_bytes };
-            if size.min(self.scratch.len()) > self.inner.mtu(outgoing.to) as usize {
+            if outgoing.longest() > self.inner.mtu(outgoing.to) as usize && !outgoing.may_fragment {
                 return if index > 0 { Ok(index) } else { Err(SendError::TooBig { to: outgoing.to }) };
             }
             for datagram in self.scratch.chunks(size.max(1)) {
-                self.outward.put(now, outgoing.to, datagram, outgoing.class, false);
+                let Outgoing { to, class, may_fragment, .. } = *outgoing;
+                self.outward.put(now, datagram, Held { class, may_fragment, ..Held::new(to) });
             }
             match self.flush(now) {
                 // What is held waits for the next call.
@@ -163,7 +165,7 @@ impl<L: Link> Link for Faulty<L> {
         self.inner.receive(&mut |incoming| {
             let (from, marked) = (incoming.from, incoming.marked);
             for datagram in incoming.datagrams() {
-                inward.put(now, from, datagram, 0, marked);
+                inward.put(now, datagram, Held { marked, ..Held::new(from) });
             }
         })?;
         let mut delivered = 0;
@@ -180,6 +182,10 @@ impl<L: Link> Link for Faulty<L> {
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.inner.descriptor()
+    }
+
+    fn watch_room(&mut self, wanted: bool) -> bool {
+        self.inner.watch_room(wanted)
     }
 
     fn counters(&self) -> Counters {
@@ -210,11 +216,20 @@ struct Held {
     other: SocketAddr,
     bytes: Vec<u8>,
     class: u8,
+    may_fragment: bool,
     marked: bool,
     /// Goes on from here on…
     due: Time,
     /// …or, when it is held back for others to overtake, once so many datagrams have come by.
     due_count: Option<u64>,
+}
+
+impl Held {
+    /// Nothing yet, from or to this one.
+    fn new(other: SocketAddr) -> Held {
+        let (class, may_fragment, marked) = (0, false, false);
+        Held { other, bytes: Vec::new(), class, may_fragment, marked, due: Time(0), due_count: None }
+    }
 }
 
 impl Lane {
@@ -224,7 +239,7 @@ impl Lane {
 
     /// Decides what becomes of a datagram. Each decision draws one number whatever the others say, so that changing one
     /// rate leaves the pattern of the rest as it was.
-    fn put(&mut self, now: Time, other: SocketAddr, datagram: &[u8], class: u8, marked: bool) {
+    fn put(&mut self, now: Time, datagram: &[u8], held: Held) {
         self.counters.datagrams += 1;
         let faults = self.faults;
         let lost = self.random.chance(faults.loss);
@@ -237,14 +252,8 @@ impl Lane {
             self.counters.lost += 1;
             return;
         }
-        let mut held = Held {
-            other,
-            bytes: datagram.to_vec(),
-            class,
-            marked,
-            due: now.plus_micros(faults.delay_us.saturating_add(jitter)),
-            due_count: None,
-        };
+        let mut held =
+            Held { bytes: datagram.to_vec(), due: now.plus_micros(faults.delay_us.saturating_add(jitter)), ..held };
         if duplicated {
             self.counters.duplicated += 1;
             let copy = Held { bytes: datagram.to_vec(), ..held };

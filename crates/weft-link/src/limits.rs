@@ -1,6 +1,8 @@
 //! Every bound of the links, in one place.
 
-use weft_core::limits::{MTU_MAX_BYTES, MTU_MIN_BYTES};
+use std::time::Duration;
+
+use weft_core::limits::{MTU_DEFAULT_BYTES, MTU_MAX_BYTES, MTU_MIN_BYTES};
 
 /// Datagrams that the kernel cuts one send into.
 pub const SEGMENTS_MAX: usize = 64;
@@ -16,6 +18,8 @@ pub const RECEIVE_BATCH_MAX: usize = 16;
 pub const RECEIVE_BUFFER_BYTES: usize = 64 << 10;
 /// Destinations whose MTU a link remembers.
 pub const ROUTES_MAX: usize = 64;
+/// How long: interfaces and routes may change.
+pub const ROUTE_VALID: Duration = Duration::from_secs(1);
 /// Notices of the network that wait to be asked for; past it the oldest is forgotten.
 pub const NOTICES_MAX: usize = 64;
 /// Errors that one receive takes from the kernel; the next one takes more.
@@ -82,6 +86,7 @@ const _: () = {
 };
 
 const _: () = {
-    assert!(MTU_MIN_BYTES <= MTU_MAX_BYTES);
+    assert!(MTU_MIN_BYTES <= MTU_DEFAULT_BYTES && MTU_DEFAULT_BYTES <= MTU_MAX_BYTES);
+    assert!(MTU_DEFAULT_BYTES + IPV6_HEADERS_BYTES == 1280, "what every way of IPv6 carries (RFC 8200)");
     assert!(RECEIVE_BUFFER_BYTES > SEND_MAX_BYTES, "whatever UDP delivers fits (P-2.2)");
 };

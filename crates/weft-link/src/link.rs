@@ -17,8 +17,8 @@ pub trait Link: Send {
     /// Where peers reach this link.
     fn local(&self) -> SocketAddr;
 
-    /// Bytes of a datagram that fit on the way to `to`, as far as this node can know: 1232 to 65507. Asking is not for
-    /// each packet; ask again after [`SendError::TooBig`].
+    /// Bytes of a datagram that fit on the way to `to`, as far as this node can know without a word of anybody else:
+    /// 512 to 65507. Asking is not for each packet; ask again after [`SendError::TooBig`].
     fn mtu(&mut self, to: SocketAddr) -> u32;
 
     /// Sends the batch in its order; gives how many were taken, at least one unless the batch is empty.
@@ -36,6 +36,14 @@ pub trait Link: Send {
 
     /// Is readable while something is there to receive; to sleep on, not to read. `None` where only polling finds out.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
+
+    /// From now on [`descriptor`](Link::descriptor) is readable, too, while there is room for what
+    /// [`send`](Link::send) did not take ([`SendError::WouldBlock`]); or no longer. False: it does not tell, so ask again
+    /// after a while.
+    fn watch_room(&mut self, wanted: bool) -> bool {
+        let _ = wanted;
+        false
+    }
 
     /// What happened so far.
     fn counters(&self) -> Counters;
@@ -57,9 +65,19 @@ pub struct Outgoing<'a> {
     pub segment_bytes: usize,
     /// Message class, 0 to 3; the link's configuration gives each a DSCP (P-2.3).
     pub class: u8,
+    /// Where the way does not carry it in one piece, it goes in fragments (P-1.2). Otherwise no host and no router may
+    /// make any. A datagram no longer than [`MTU_MIN_BYTES`](weft_core::limits::MTU_MIN_BYTES) goes either way.
+    pub may_fragment: bool,
 }
 
 impl Outgoing<'_> {
+    /// Bytes of its longest datagram.
+    #[must_use]
+    pub fn longest(&self) -> usize {
+        let length = self.length();
+        if self.segment_bytes == 0 { length } else { length.min(self.segment_bytes) }
+    }
+
     /// All bytes of it.
     #[must_use]
     pub fn length(&self) -> usize {
@@ -192,6 +210,9 @@ impl<L: Link + ?Sized> Link for Box<L> {
     }
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         (**self).descriptor()
+    }
+    fn watch_room(&mut self, wanted: bool) -> bool {
+        (**self).watch_room(wanted)
     }
     fn counters(&self) -> Counters {
         (**self).counters()

@@ -10,7 +10,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use weft_core::limits::{MTU_MAX_BYTES, MTU_MIN_BYTES};
+use weft_core::limits::{MTU_DEFAULT_BYTES, MTU_MAX_BYTES, MTU_MIN_BYTES};
 
 use crate::limits::{INBOX_MAX, RECEIVE_BATCH_MAX};
 use crate::link::{Counters, Incoming, Link, Notice, Outgoing, SendError};
@@ -27,7 +27,7 @@ pub struct LoopbackNetwork {
 }
 
 impl LoopbackNetwork {
-    /// An empty network whose datagrams have at most `mtu` bytes (1232 to 65507).
+    /// An empty network whose datagrams have at most `mtu` bytes (512 to 65507).
     #[must_use]
     pub fn new(mtu: u32) -> LoopbackNetwork {
         LoopbackNetwork { inboxes: Arc::default(), mtu: mtu.clamp(MTU_MIN_BYTES, MTU_MAX_BYTES) }
@@ -71,8 +71,8 @@ pub struct LoopbackLink {
 impl LoopbackLink {
     fn send_one(&mut self, outgoing: &Outgoing<'_>) -> Result<(), SendError> {
         let length = outgoing.length();
-        let longest = if outgoing.segment_bytes == 0 { length } else { length.min(outgoing.segment_bytes) };
-        if longest > self.network.mtu as usize {
+        let longest = outgoing.longest();
+        if longest > self.network.mtu as usize && !outgoing.may_fragment {
             return Err(SendError::TooBig { to: outgoing.to });
         }
         let Some(inbox) = lock(&self.network.inboxes).get(&outgoing.to).map(Arc::clone) else {
@@ -138,7 +138,7 @@ impl Link for LoopbackLink {
 
     fn room_bytes(&self) -> u64 {
         // As many of the shortest useful datagrams as an inbox takes, shared by a few senders.
-        (INBOX_MAX * MTU_MIN_BYTES as usize / 4) as u64
+        (INBOX_MAX * MTU_DEFAULT_BYTES as usize / 4) as u64
     }
 }
 
@@ -176,7 +176,7 @@ mod tests {
         let bytes: Vec<_> = (0..100u8).collect();
         let pieces = [Segment::from_slice(&bytes[..30]), Segment::from_slice(&bytes[30..])];
         let to = b.local();
-        let outgoing = Outgoing { to, pieces: &pieces, segment_bytes: 40, class: 0 };
+        let outgoing = Outgoing { to, pieces: &pieces, segment_bytes: 40, class: 0, may_fragment: false };
         assert_eq!(a.send(&[outgoing, Outgoing { segment_bytes: 0, ..outgoing }]).unwrap(), 2);
         let mut lengths = Vec::new();
         let got = b.receive(&mut |incoming| {
@@ -192,15 +192,18 @@ mod tests {
         let [a, b, c] = [1, 2, 3].map(|port| SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port));
         let (mut link, mut other) = (network.link(a).unwrap(), network.link(b).unwrap());
         assert!(network.link(a).is_none());
-        assert_eq!(link.mtu(b), 1232);
-        let bytes = [0; 1233];
+        assert_eq!(link.mtu(b), 512);
+        let bytes = [0; 513];
         let long = [Segment::from_slice(&bytes)];
         let pieces = [Segment::from_slice(b"x")];
         assert!(matches!(
-            link.send(&[Outgoing { to: b, pieces: &long, segment_bytes: 0, class: 0 }]),
+            link.send(&[Outgoing { to: b, pieces: &long, segment_bytes: 0, class: 0, may_fragment: false }]),
             Err(SendError::TooBig { to }) if to == b
         ));
-        let short = Outgoing { to: c, pieces: &pieces, segment_bytes: 0, class: 0 };
+        let fragmented = Outgoing { to: b, pieces: &long, segment_bytes: 0, class: 0, may_fragment: true };
+        assert_eq!(link.send(&[fragmented]).unwrap(), 1);
+        assert_eq!(other.receive(&mut |incoming| assert_eq!(incoming.bytes, bytes)).unwrap(), 1);
+        let short = Outgoing { to: c, pieces: &pieces, segment_bytes: 0, class: 0, may_fragment: false };
         assert_eq!(link.send(&[short]).unwrap(), 1);
         assert_eq!(link.counters().skipped, 1);
         let many = vec![Outgoing { to: b, ..short }; INBOX_MAX + 1];

@@ -34,6 +34,8 @@ pub struct OutgoingAnywhere<'a> {
     pub segment_bytes: usize,
     /// As [`Outgoing::class`].
     pub class: u8,
+    /// As [`Outgoing::may_fragment`].
+    pub may_fragment: bool,
 }
 
 /// What was copied to be sent.
@@ -176,6 +178,7 @@ impl<L: Link> Staged<L> {
                 pieces,
                 segment_bytes: outgoing.segment_bytes,
                 class: outgoing.class,
+                may_fragment: outgoing.may_fragment,
             })
             .collect();
         self.inner.send(&outgoing)
@@ -255,6 +258,10 @@ impl<L: Link> Link for Staged<L> {
         self.inner.descriptor()
     }
 
+    fn watch_room(&mut self, wanted: bool) -> bool {
+        self.inner.watch_room(wanted)
+    }
+
     fn counters(&self) -> Counters {
         self.inner.counters()
     }
@@ -307,7 +314,7 @@ mod tests {
             piece(&second, 0, 0),
             Sendable::Host(Segment::from_slice(b"tail")),
         ];
-        let outgoing = OutgoingAnywhere { to, pieces: &pieces, segment_bytes: 0, class: 0 };
+        let outgoing = OutgoingAnywhere { to, pieces: &pieces, segment_bytes: 0, class: 0, may_fragment: false };
         assert_eq!(a.send_from_anywhere(&[outgoing; 30]).unwrap(), 30);
         let whole = [b"head", &bytes[100..20_100], &bytes[50_000..50_001], &more[7..30_007], &b"tail"[..]].concat();
         assert_eq!(received(&mut b), vec![whole; 30]);
@@ -324,7 +331,7 @@ mod tests {
         let (memory, bytes) = region(0, 3 * STAGED_BYTES);
         let pieces = [piece(&memory, 0, memory.length())];
         let to = b.local();
-        let outgoing = OutgoingAnywhere { to, pieces: &pieces, segment_bytes: 60_000, class: 0 };
+        let outgoing = OutgoingAnywhere { to, pieces: &pieces, segment_bytes: 60_000, class: 0, may_fragment: false };
         assert_eq!(a.send_from_anywhere(&[outgoing]).unwrap(), 1);
         assert_eq!(received(&mut b).concat(), bytes);
     }
@@ -336,7 +343,7 @@ mod tests {
         let (memory, bytes) = region(0, 4000);
         let (short, long) = ([piece(&memory, 0, 1000)], [piece(&memory, 0, 4000)]);
         let to = b.local();
-        let fits = OutgoingAnywhere { to, pieces: &short, segment_bytes: 0, class: 0 };
+        let fits = OutgoingAnywhere { to, pieces: &short, segment_bytes: 0, class: 0, may_fragment: false };
         let too_long = OutgoingAnywhere { pieces: &long, ..fits };
         assert_eq!(a.send_from_anywhere(&[]).unwrap(), 0);
         assert_eq!(a.send_from_anywhere(&[fits, too_long, fits]).unwrap(), 1);
@@ -356,7 +363,7 @@ mod tests {
         let gone = unsafe { DeviceSegment::from_raw(memory.place(), memory.as_ptr() as u64 + 50, 100) };
         let pieces = [Sendable::Device(gone)];
         let to = b.local();
-        let outgoing = OutgoingAnywhere { to, pieces: &pieces, segment_bytes: 0, class: 0 };
+        let outgoing = OutgoingAnywhere { to, pieces: &pieces, segment_bytes: 0, class: 0, may_fragment: false };
         assert_eq!(a.send_from_anywhere(&[outgoing]).unwrap(), 1);
         assert_eq!(a.staged().failures, 1);
         assert!(received(&mut b).is_empty());
@@ -369,7 +376,10 @@ mod tests {
         assert_eq!((a.local(), a.mtu(b.local())), (a.inner().local(), 1500));
         let pieces = [Segment::from_slice(b"plain")];
         let to = b.local();
-        assert_eq!(a.send(&[Outgoing { to, pieces: &pieces, segment_bytes: 0, class: 0 }]).unwrap(), 1);
+        assert_eq!(
+            a.send(&[Outgoing { to, pieces: &pieces, segment_bytes: 0, class: 0, may_fragment: false }]).unwrap(),
+            1
+        );
         assert_eq!(received(&mut b), [b"plain"]);
         assert_eq!(a.staged(), StagedCounters::default());
     }

@@ -1,5 +1,5 @@
-//! The network between simulated nodes: it delays, reorders, duplicates, drops and damages datagrams, is cut in two, and
-//! hands out copies of what it carried minutes ago.
+//! The network between simulated nodes: it delays, reorders, duplicates, drops and damages datagrams, is cut in two, does
+//! not carry what is too long, and hands out copies of what it carried minutes ago.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -67,6 +67,12 @@ pub struct NetworkCounts {
     pub lost: u64,
     /// Dropped by a full queue.
     pub queue_drops: u64,
+    /// Too long for the way, and dropped without a word.
+    pub narrow_drops: u64,
+    /// Too long for the way, and not taken.
+    pub refused: u64,
+    /// Too long for the way, and carried in fragments.
+    pub fragmented: u64,
     /// Dropped by a partition.
     pub partition_drops: u64,
     /// Sent to a node that was down.
@@ -138,6 +144,24 @@ pub enum Event {
         /// Cut, or joined.
         cut: bool,
     },
+    /// The way from one node to another carries less, or everything again.
+    Narrow {
+        /// From here.
+        from: usize,
+        /// To there.
+        to: usize,
+        /// What it carries.
+        carries: Option<Carries>,
+    },
+}
+
+/// What a way carries in one piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Carries {
+    /// Bytes of a datagram.
+    pub bytes: u32,
+    /// The sender's link knows, and does not take what is longer. Otherwise that vanishes.
+    pub told: bool,
 }
 
 #[derive(Debug)]
@@ -204,6 +228,7 @@ impl Agenda {
 struct Link {
     free_at: u64,
     cut: u32,
+    carries: Option<Carries>,
 }
 
 /// The links between nodes.
@@ -228,7 +253,22 @@ impl Network {
     /// From now on nothing bad happens to what is sent.
     pub fn heal(&mut self) {
         self.faults = self.faults.healed();
-        self.links.iter_mut().for_each(|link| link.cut = 0);
+        self.links.iter_mut().for_each(|link| (link.cut, link.carries) = (0, None));
+    }
+
+    /// Makes a way carry less, or everything again.
+    pub fn narrow(&mut self, from: usize, to: usize, carries: Option<Carries>) {
+        if let Some(link) = self.links.get_mut(from * self.nodes + to) {
+            link.carries = carries;
+        }
+    }
+
+    /// What leaves `from` towards `to`, if a datagram of so many bytes does not.
+    pub fn refuses(&mut self, from: usize, to: usize, length: usize, may_fragment: bool) -> Option<u32> {
+        let carries = self.links.get(from * self.nodes + to)?.carries?;
+        let refused = carries.told && length > carries.bytes as usize && !may_fragment;
+        self.counts.refused += u64::from(refused);
+        refused.then_some(carries.bytes)
     }
 
     /// Cuts or joins a way. Cuts add up.
@@ -238,10 +278,24 @@ impl Network {
         }
     }
 
-    /// Takes a datagram on its way.
-    pub fn send(&mut self, agenda: &mut Agenda, now: u64, from: usize, to: usize, mut bytes: Vec<u8>) {
+    /// Takes a datagram on its way, in fragments where it must and may.
+    pub fn send(
+        &mut self,
+        agenda: &mut Agenda,
+        now: u64,
+        (from, to): (usize, usize),
+        mut bytes: Vec<u8>,
+        may_fragment: bool,
+    ) {
         self.counts.sent += 1;
         let Some(link) = self.links.get_mut(from * self.nodes + to) else { return };
+        if link.carries.is_some_and(|carries| bytes.len() > carries.bytes as usize) {
+            if !may_fragment {
+                self.counts.narrow_drops += 1;
+                return;
+            }
+            self.counts.fragmented += 1;
+        }
         if link.cut > 0 {
             self.counts.partition_drops += 1;
             return;
@@ -335,12 +389,28 @@ mod tests {
         let mut network = Network::new(2, faults, Random::new(1, 1));
         let mut agenda = Agenda::default();
         network.cut(0, 1, true);
-        network.send(&mut agenda, 0, 0, 1, vec![1]);
-        network.send(&mut agenda, 0, 1, 0, vec![2]);
+        network.send(&mut agenda, 0, (0, 1), vec![1], false);
+        network.send(&mut agenda, 0, (1, 0), vec![2], false);
         assert!(matches!(agenda.take(), Some((10, Event::Arrive { to: 0, .. }))));
         assert!(agenda.take().is_none());
         network.heal();
-        network.send(&mut agenda, 20, 0, 1, vec![1]);
+        network.send(&mut agenda, 20, (0, 1), vec![1], false);
         assert_eq!(agenda.next_at(), Some(30));
+    }
+
+    #[test]
+    fn a_narrow_way_carries_what_is_short_or_in_fragments() {
+        let mut network = Network::new(2, Faults::default(), Random::new(1, 1));
+        let mut agenda = Agenda::default();
+        network.narrow(0, 1, Some(Carries { bytes: 4, told: false }));
+        assert_eq!(network.refuses(0, 1, 5, false), None);
+        for (length, may_fragment, arrives) in [(5, false, false), (4, false, true), (5, true, true)] {
+            network.send(&mut agenda, 0, (0, 1), vec![0; length], may_fragment);
+            assert_eq!(agenda.take().is_some(), arrives);
+        }
+        network.narrow(0, 1, Some(Carries { bytes: 4, told: true }));
+        assert_eq!([network.refuses(0, 1, 5, false), network.refuses(0, 1, 5, true)], [Some(4), None]);
+        network.heal();
+        assert_eq!(network.refuses(0, 1, 5, false), None);
     }
 }

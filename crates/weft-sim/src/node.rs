@@ -149,7 +149,7 @@ impl Node {
             endpoints.push(engine.open_endpoint(kind, bindings));
         }
         let to = socket_of(number);
-        let transmit = Transmit { to, bytes: Vec::new(), pieces: Vec::new(), segment_bytes: 0, class: 0 };
+        let transmit = Transmit { to, ..Transmit::default() };
         Node {
             number,
             incarnation,
@@ -321,8 +321,8 @@ impl Node {
         Ok(given)
     }
 
-    /// Takes the datagrams that the engine wants to send, one by one.
-    pub fn drain(&mut self, now: u64, mut send: impl FnMut(SocketAddr, Vec<u8>)) -> Result<(), String> {
+    /// Takes the datagrams that the engine wants to send, one by one, and whether each may go in fragments.
+    pub fn drain(&mut self, now: u64, mut send: impl FnMut(SocketAddr, Vec<u8>, bool)) -> Result<(), String> {
         let local = self.local_time(now);
         let mut rounds = 0;
         loop {
@@ -357,10 +357,10 @@ impl Node {
                     }
                 }
             }
-            let to = self.transmit.to;
+            let (to, may_fragment) = (self.transmit.to, self.transmit.may_fragment);
             match self.transmit.segment_bytes {
-                0 => send(to, bytes),
-                each => bytes.chunks(each).for_each(|datagram| send(to, datagram.to_vec())),
+                0 => send(to, bytes, may_fragment),
+                each => bytes.chunks(each).for_each(|datagram| send(to, datagram.to_vec(), may_fragment)),
             }
         }
     }

@@ -42,6 +42,12 @@ pub struct Report {
     pub given_up: u64,
     /// Those of them whose host said that nobody is there.
     pub absent: u64,
+    /// Times that a way was thought to have lost what was long.
+    pub narrowed: u64,
+    /// Times that a longer datagram turned out to arrive.
+    pub widened: u64,
+    /// Packets withdrawn, to be cut anew.
+    pub withdrawn: u64,
     /// Answers that came too late.
     pub late_answers: u64,
     /// Packets with a wrong checksum.
@@ -52,7 +58,7 @@ impl Report {
     /// Adds another run. The order does not matter, so that threads may share the work.
     pub fn add(&mut self, other: &Report) {
         self.hash = self.hash.wrapping_add(other.hash);
-        let fields: [(&mut u64, u64); 29] = [
+        let fields: [(&mut u64, u64); 35] = [
             (&mut self.runs, other.runs),
             (&mut self.events, other.events),
             (&mut self.restarts, other.restarts),
@@ -82,6 +88,12 @@ impl Report {
             (&mut self.given_up, other.given_up),
             (&mut self.absent, other.absent),
             (&mut self.late_answers, other.late_answers),
+            (&mut self.narrowed, other.narrowed),
+            (&mut self.widened, other.widened),
+            (&mut self.withdrawn, other.withdrawn),
+            (&mut self.network.narrow_drops, other.network.narrow_drops),
+            (&mut self.network.refused, other.network.refused),
+            (&mut self.network.fragmented, other.network.fragmented),
         ];
         for (sum, more) in fields {
             *sum += more;
@@ -113,6 +125,11 @@ impl fmt::Display for Report {
             f,
             "dropped     {:>12}   by full queues, {} by partitions, {} at nodes that were down; {} restarts",
             network.queue_drops, network.partition_drops, network.down_drops, self.restarts
+        )?;
+        writeln!(
+            f,
+            "too long    {:>12}   dropped, {} refused, {} in fragments; {} withdrawn, {} ways narrowed by silence, {} widened",
+            network.narrow_drops, network.refused, network.fragmented, self.withdrawn, self.narrowed, self.widened
         )?;
         writeln!(
             f,
@@ -174,6 +191,9 @@ pub fn run_traced(scenario: &Scenario, codec: &Arc<Codec>, trace: Trace) -> (Res
         tickets: statistics.tickets_offered,
         given_up: statistics.given_up,
         absent: statistics.absent,
+        narrowed: statistics.narrowed,
+        widened: statistics.widened,
+        withdrawn: statistics.withdrawn,
         late_answers: statistics.dropped_late,
         damaged: statistics.dropped_damaged,
     };

@@ -13,7 +13,7 @@ use weft_core::address::{Address, PeerId};
 use weft_core::command::{Command, CommandFlags, EndpointId, Operation, Receive};
 use weft_core::engine::{Bindings, Config, EndpointKind, Engine, Piece, State, Transmit};
 use weft_core::event::QueueId;
-use weft_core::limits::{MTU_MIN_BYTES, RETAIN_US};
+use weft_core::limits::{MTU_DEFAULT_BYTES, RETAIN_US};
 use weft_core::memory::{LocalKey, Memory};
 use weft_core::packet::Codec;
 use weft_core::time::Time;
@@ -212,7 +212,7 @@ pub fn scale(peers: u64, codec: &Arc<Codec>, mut progress: impl FnMut(u64)) -> R
         ..Config::default()
     };
     let hub = End::new(config, codec, random.seed(), socket, 8 * IN_FLIGHT);
-    let transmit = Transmit { to: socket, bytes: Vec::new(), pieces: Vec::new(), segment_bytes: 0, class: 0 };
+    let transmit = Transmit { to: socket, ..Transmit::default() };
     let mut scale = Scale {
         codec,
         random,
@@ -278,10 +278,17 @@ impl Scale<'_> {
                 ..Config::default()
             };
             let mut end = End::new(config, self.codec, self.random.seed(), socket_of(number), 8);
-            let hub =
-                end.engine.addresses_mut().insert(self.hub.address()?, MTU_MIN_BYTES).ok_or("no room for a name")?;
-            let name =
-                self.hub.engine.addresses_mut().insert(end.address()?, MTU_MIN_BYTES).ok_or("no room for a name")?;
+            let hub = end
+                .engine
+                .addresses_mut()
+                .insert(self.hub.address()?, MTU_DEFAULT_BYTES)
+                .ok_or("no room for a name")?;
+            let name = self
+                .hub
+                .engine
+                .addresses_mut()
+                .insert(end.address()?, MTU_DEFAULT_BYTES)
+                .ok_or("no room for a name")?;
             end.receive(self.now)?;
             end.send(self.now, hub, number)?;
             end.drain(self.now, &mut self.transmit, &mut self.wire)?;

@@ -3,9 +3,12 @@
 use weft_core::engine::Config;
 use weft_core::limits::{GIVE_UP_MAX_US, GIVE_UP_US, MESSAGE_IDLE_US, RETAIN_US};
 
-use crate::network::{Faults, MICRO, MILLI, SECOND};
+use crate::network::{Carries, Faults, MICRO, MILLI, SECOND};
 use crate::random::{MILLION, Random};
-use crate::workload::{self, Operation, What};
+use crate::workload::{self, Operation};
+
+/// Purpose of the numbers that narrowings are drawn from: what a seed stood for before there were any is as it was.
+const NARROWINGS: u64 = 0x6d74_7500;
 
 /// Endpoint of one node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -44,6 +47,21 @@ pub struct Partition {
     pub both: bool,
 }
 
+/// A way that carries less for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Narrowing {
+    /// From here.
+    pub from: usize,
+    /// To there.
+    pub to: usize,
+    /// When it begins.
+    pub at: u64,
+    /// For how long; the end of the trouble ends it too.
+    pub lasts: u64,
+    /// What is left of it.
+    pub carries: Carries,
+}
+
 /// Limits and habits of one node.
 #[derive(Clone, Debug)]
 pub struct NodeSpec {
@@ -80,6 +98,8 @@ pub struct Scenario {
     pub crashes: Vec<Crash>,
     /// Cuts.
     pub partitions: Vec<Partition>,
+    /// Ways that become narrower.
+    pub narrowings: Vec<Narrowing>,
     /// What programs do, in order of time.
     pub operations: Vec<Operation>,
     /// Bytes of UDP payload that the links carry.
@@ -116,7 +136,6 @@ impl Scenario {
             Weather::Brutal,
         ]);
         let count = random.pick(&[2, 2, 2, 3, 3, 4]);
-        // Smaller ones are not allowed (P-2.2).
         let mtu = random.pick(&[1232, 1232, 1500]);
         let bulk = random.once_in(15);
         let eager = random.pick(&[100, 600, 1500, 4000]);
@@ -188,17 +207,16 @@ impl Scenario {
         let crashed = crashes.iter().map(|crash| crash.at + crash.down + crash.unnoticed).max().unwrap_or(0);
         let cut = partitions.iter().map(|cut| cut.at + cut.lasts).max().unwrap_or(0);
         let end = last.max(crashed).max(cut) + MILLI;
-        Scenario { seed, salt: 0, nodes, faults, crashes, partitions, operations, mtu: mtu as u32, short_receives, end }
+        let narrowings = narrowings(&mut Random::new(seed, NARROWINGS), count, &shape);
+        let mtu = mtu as u32;
+        Scenario { seed, salt: 0, nodes, faults, crashes, partitions, narrowings, operations, mtu, short_receives, end }
     }
 
-    /// Whether a request may rightly go without any answer for so long that it is given up.
+    /// Whether a request may rightly go without any answer for so long that it is given up. That a way becomes narrower is
+    /// no reason.
     #[must_use]
     pub fn may_give_up(&self) -> bool {
-        let narrows = |operation: &Operation| matches!(operation.what, What::TooBig { .. });
-        self.faults.loses()
-            || !self.crashes.is_empty()
-            || !self.partitions.is_empty()
-            || self.operations.iter().any(narrows)
+        self.faults.loses() || !self.crashes.is_empty() || !self.partitions.is_empty()
     }
 
     /// How long everything may take to finish when the trouble is over.
@@ -240,11 +258,30 @@ fn starts(random: &mut Random) -> Vec<u64> {
     starts
 }
 
+/// Some ways become narrower, in any weather: nothing may fail because of it.
+fn narrowings(random: &mut Random, nodes: u64, shape: &workload::Shape) -> Vec<Narrowing> {
+    let mut narrowings = Vec::new();
+    if !random.once_in(4) {
+        return narrowings;
+    }
+    for _ in 0..random.between(1, 3) {
+        let from = random.below(nodes) as usize;
+        let to = (from + 1 + random.below(nodes - 1) as usize) % nodes as usize;
+        let at = if random.once_in(4) { 0 } else { random.pick(&shape.starts) + random.below(shape.span) };
+        let lasts = random.pick(&[MILLI, 30 * MILLI, SECOND, u64::MAX >> 1]);
+        let carries = Carries { bytes: random.pick(&[512, 572, 1000, 1231, 1232, 1400]), told: random.once_in(2) };
+        for (from, to) in [(from, to), (to, from)].into_iter().take(random.between(1, 2) as usize) {
+            narrowings.push(Narrowing { from, to, at, lasts, carries });
+        }
+    }
+    narrowings
+}
+
 fn node(random: &mut Random, eager: u64) -> NodeSpec {
     let rate = if random.once_in(3) { random.between(720, 1330) } else { 1024 };
     let config = Config {
         session: 0x5eed,
-        mtu_bytes: weft_core::limits::MTU_MIN_BYTES,
+        mtu_bytes: weft_core::limits::MTU_DEFAULT_BYTES,
         eager_max_bytes: eager as u32,
         commands_max: random.pick(&[8, 64, 256]),
         lives_max: random.pick(&[4, 8, 16]),

@@ -12,9 +12,10 @@ use crate::run::run;
 use crate::scenario::Scenario;
 
 /// Parts of the trouble that can be left out.
-pub const TROUBLES: [&str; 11] = [
+pub const TROUBLES: [&str; 12] = [
     "crashes",
     "partitions",
+    "narrow",
     "corrupt",
     "queue",
     "delayed",
@@ -120,6 +121,7 @@ fn without(scenario: &mut Scenario, trouble: &str) {
     match trouble {
         "crashes" => scenario.crashes.clear(),
         "partitions" => scenario.partitions.clear(),
+        "narrow" => scenario.narrowings.clear(),
         "corrupt" => faults.corrupt = 0,
         "queue" => faults.byte_time = 0,
         "delayed" => faults.delayed = 0,

@@ -153,6 +153,7 @@ fn name(opcode: u8) -> String {
         op::READY_TO_SEND => "READY",
         op::READY_TO_SEND_TAGGED => "READY/tagged",
         op::DONE => "DONE",
+        op::WITHDRAW => "WITHDRAW",
         op::WRITE => "WRITE",
         op::WRITE_IMMEDIATE => "WRITE/i",
         op::WRITE_VERIFIED => "WRITE/v",

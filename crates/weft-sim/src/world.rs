@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use weft_core::command::PostError;
 use weft_core::engine::Statistics;
-use weft_core::limits::MTU_MIN_BYTES;
+use weft_core::limits::MTU_DEFAULT_BYTES;
 use weft_core::packet::Codec;
 
 use crate::memory::SimMemory;
@@ -13,7 +13,7 @@ use crate::network::{Agenda, Event, MICRO, Network};
 use crate::node::{Node, socket_of};
 use crate::oracle::{Oracle, Start, Violation};
 use crate::random::{Random, mix};
-use crate::scenario::{Place, Scenario};
+use crate::scenario::{Narrowing, Place, Scenario};
 use crate::trace::Trace;
 use crate::workload::{self, What};
 
@@ -105,6 +105,13 @@ impl<'a> World<'a> {
                 self.agenda.add(cut.at + cut.lasts, Event::Cut { from, to, cut: false });
             }
         }
+        for &Narrowing { from, to, at, lasts, carries } in &self.scenario.narrowings {
+            self.agenda.add(at, Event::Narrow { from, to, carries: Some(carries) });
+            // The end of the trouble may come first.
+            if at + lasts < self.scenario.end {
+                self.agenda.add(at + lasts, Event::Narrow { from, to, carries: None });
+            }
+        }
         for operation in &self.scenario.operations {
             self.agenda.add(operation.at, Event::Operate { id: operation.id, tries: 0 });
         }
@@ -181,6 +188,11 @@ impl<'a> World<'a> {
                 self.trace.line(self.now, || format!("way {from} > {to} {}", if cut { "cut" } else { "joined" }));
                 Ok(())
             }
+            Event::Narrow { from, to, carries } => {
+                self.network.narrow(from, to, carries);
+                self.trace.line(self.now, || format!("way {from} > {to} carries {carries:?}"));
+                Ok(())
+            }
         }
     }
 
@@ -251,6 +263,9 @@ impl<'a> World<'a> {
         sum.tickets_offered += more.tickets_offered;
         sum.given_up += more.given_up;
         sum.absent += more.absent;
+        sum.narrowed += more.narrowed;
+        sum.widened += more.widened;
+        sum.withdrawn += more.withdrawn;
     }
 
     fn arrive(&mut self, from: usize, to: usize, mut bytes: Vec<u8>, marked: bool) -> Result<(), Violation> {
@@ -310,7 +325,7 @@ impl<'a> World<'a> {
             What::Close => return self.close_one(place),
             What::TooBig { to } => {
                 let local = node.local_time(now);
-                node.engine.handle_too_big(local, socket_of(to), MTU_MIN_BYTES);
+                node.engine.handle_too_big(local, socket_of(to), MTU_DEFAULT_BYTES);
                 return self.settle(place.node);
             }
             _ => {}
@@ -407,15 +422,29 @@ impl<'a> World<'a> {
         let Some(up) = self.nodes.get_mut(node).and_then(Option::as_mut) else { return Ok(()) };
         let start = (node, up.incarnation);
         let (network, agenda, trace) = (&mut self.network, &mut self.agenda, &mut self.trace);
-        let drained = up.drain(now, |to, bytes| {
-            let other = match to.ip() {
-                std::net::IpAddr::V4(v4) => usize::from(v4.octets()[3]),
-                std::net::IpAddr::V6(_) => usize::MAX,
-            };
-            trace.note(&[now, 4, node as u64, other as u64]);
-            trace.datagram(now, &format!("{node} -> {other}"), &bytes);
-            network.send(agenda, now, node, other, bytes);
-        });
+        let mut drained;
+        loop {
+            let mut refused = Vec::new();
+            drained = up.drain(now, |to, bytes, may_fragment| {
+                let other = match to.ip() {
+                    std::net::IpAddr::V4(v4) => usize::from(v4.octets()[3]),
+                    std::net::IpAddr::V6(_) => usize::MAX,
+                };
+                trace.note(&[now, 4, node as u64, other as u64]);
+                trace.datagram(now, &format!("{node} -> {other}"), &bytes);
+                match network.refuses(node, other, bytes.len(), may_fragment) {
+                    Some(carried) => refused.push((to, carried)),
+                    None => network.send(agenda, now, (node, other), bytes, may_fragment),
+                }
+            });
+            if refused.is_empty() {
+                break;
+            }
+            for (to, carried) in refused {
+                let local = up.local_time(now);
+                up.engine.handle_too_big(local, to, carried);
+            }
+        }
         let memory = up.engine.memory_mut();
         let wrong = memory.take_wrong();
         let (changes, released) = (memory.take_changes(), memory.take_released());

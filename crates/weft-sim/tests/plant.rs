@@ -66,3 +66,8 @@ fn head_of_line() {
 fn skipped_check_of_the_refused_ticket() {
     assert_found(Plant::SkipRefusedTicketCheck);
 }
+
+#[test]
+fn forgotten_withdrawal() {
+    assert_found(Plant::ForgetWithdrawal);
+}

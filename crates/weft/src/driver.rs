@@ -204,6 +204,8 @@ pub(crate) struct Core {
     filled: usize,
     /// When the link, which had no room, is asked again.
     retry_at: Time,
+    /// It has said so, and its descriptor tells when that has changed.
+    awaits_room: bool,
     /// When commands that were posted with more to follow go out, though nothing followed.
     flush_at: Time,
     broken: Option<Broken>,
@@ -221,7 +223,7 @@ impl Core {
         // Each is used as soon as that many wait together, which may be late: then nothing shall be allocated any more.
         let transmit = || {
             let (bytes, pieces) = (Vec::with_capacity(TRANSMIT_BYTES), Vec::with_capacity(TRANSMIT_PIECES));
-            Transmit { to: nowhere, bytes, pieces, segment_bytes: 0, class: 0 }
+            Transmit { to: nowhere, bytes, pieces, ..Transmit::default() }
         };
         Core {
             engine,
@@ -237,6 +239,7 @@ impl Core {
             sent: 0,
             filled: 0,
             retry_at: Time::NEVER,
+            awaits_room: false,
             flush_at: Time::NEVER,
             broken: None,
             device_failed: false,
@@ -467,13 +470,21 @@ impl Core {
                 return;
             }
             match self.send() {
-                Ok(taken) => self.sent += taken,
+                Ok(taken) => {
+                    self.sent += taken;
+                    if std::mem::take(&mut self.awaits_room) {
+                        self.link.watch_room(false);
+                    }
+                }
                 Err(SendError::WouldBlock) => {
-                    self.retry_at = now.plus_micros(LINK_RETRY_US);
+                    self.awaits_room = true;
+                    if !self.link.watch_room(true) {
+                        self.retry_at = now.plus_micros(LINK_RETRY_US);
+                    }
                     return;
                 }
                 Err(SendError::TooBig { to }) => {
-                    // What was too big is lost; the engine cuts it anew when it sends it again.
+                    // What was too big is lost; the engine withdraws it, and cuts it anew.
                     let mtu = self.link.mtu(to);
                     self.engine.handle_too_big(now, to, mtu);
                     self.sent += 1;
@@ -496,8 +507,8 @@ impl Core {
             && let Some(Sendable::Host(segment)) = sendable(memory, alone, piece)
         {
             // What latency is about: one datagram, in one piece.
-            let (to, segment_bytes, class) = (alone.to, alone.segment_bytes, alone.class);
-            return self.link.send(&[Outgoing { to, pieces: &[segment], segment_bytes, class }]);
+            let Transmit { to, segment_bytes, class, may_fragment, .. } = *alone;
+            return self.link.send(&[Outgoing { to, pieces: &[segment], segment_bytes, class, may_fragment }]);
         }
         let mut segments = recycle(std::mem::take(&mut self.segments));
         // The engine may have let go of memory since it filled them: those from the first such on wait for their turn.
@@ -521,8 +532,8 @@ impl Core {
         for transmit in waiting.iter().take(whole) {
             let (pieces, behind) = rest.split_at_checked(transmit.pieces.len()).unwrap_or((rest, &[]));
             rest = behind;
-            let (to, segment_bytes, class) = (transmit.to, transmit.segment_bytes, transmit.class);
-            outgoing.push(Outgoing { to, pieces, segment_bytes, class });
+            let Transmit { to, segment_bytes, class, may_fragment, .. } = *transmit;
+            outgoing.push(Outgoing { to, pieces, segment_bytes, class, may_fragment });
         }
         let result = if outgoing.is_empty() { Ok(1) } else { self.link.send(&outgoing) };
         self.outgoing = recycle(outgoing);
@@ -676,6 +687,7 @@ fn send_from_devices(
         pieces,
         segment_bytes: transmit.segment_bytes,
         class: transmit.class,
+        may_fragment: transmit.may_fragment,
     });
     let outgoing: Vec<OutgoingAnywhere<'_>> = outgoing.collect();
     // The first one's memory is gone: it is settled.

@@ -18,7 +18,7 @@ use crate::packet::{Reliability, Status};
 use crate::reliable::before;
 use crate::reliable::entry::Phase;
 use crate::reliable::lane::{Class, Reissue, wait_us};
-use crate::reliable::tracker::{SentState, Tracker};
+use crate::reliable::tracker::Tracker;
 use crate::time::Time;
 
 /// An answer, decoded.
@@ -47,6 +47,7 @@ impl<M: Memory> Engine<M> {
         };
         if let Some(tracker) = self.trackers.get_mut(index) {
             tracker.heard = answer.now;
+            tracker.mtu_probe_wanted |= tracker.path.wants_probe(answer.now);
         }
         match command.kind() {
             Kind::Acknowledge => self.on_acknowledge(&answer, index),
@@ -87,7 +88,7 @@ impl<M: Memory> Engine<M> {
         #[cfg(feature = "plant")]
         if self.config.plant == Some(super::Plant::SkipHandleCheck) {
             let named = |sent: &crate::reliable::tracker::Sent| {
-                sent.handle == answer.reliability.handle && sent.state != SentState::Settled
+                sent.handle == answer.reliability.handle && sent.state != crate::reliable::tracker::SentState::Settled
             };
             return tracker.sent.iter().position(named).map(|at| tracker.base + at as u64);
         }
@@ -243,7 +244,13 @@ impl<M: Memory> Engine<M> {
         let Some(sent) = tracker.settle(psn) else { return };
         let Some(entry) = self.entries.get(sent.handle) else { return };
         let (handle, number, offset, length) = (sent.handle, entry.number, sent.offset, sent.length);
-        tracker.refuse(entry, Reissue { handle, number, offset, length }, sent.last_sent, now);
+        let packet = Reissue { handle, number, offset, length };
+        if sent.weight > tracker.mtu() {
+            // It was withdrawn (P-7.15): nobody lacked room.
+            tracker.withdraw(entry, packet);
+        } else {
+            tracker.refuse(entry, packet, sent.last_sent, now);
+        }
         tracker.detect_losses(now);
         tracker.owes_probe = true;
         tracker.probe_at = now.plus_micros(KEEP_ALIVE_US);
@@ -295,6 +302,10 @@ impl<M: Memory> Engine<M> {
         if length < u64::from(left) {
             if let Some(sent) = tracker.get_mut(psn) {
                 sent.received += length as u32;
+                // It was asked for in parts: the next one.
+                if sent.received >= sent.asked {
+                    tracker.lose(psn);
+                }
             }
             return;
         }
@@ -338,9 +349,13 @@ impl<M: Memory> Engine<M> {
     fn on_probe_reply(&mut self, answer: &AnswerIn<'_>, index: u32) {
         let command = &answer.decoded.command;
         let Some(tracker) = self.trackers.get_mut(index) else { return };
-        let echo = command.slot(Slot::Argument1) as u32;
-        let fits =
-            tracker.probe.is_some_and(|(_, sent)| sent == echo) && tracker.probe_count == answer.reliability.handle;
+        let (echo, handle) = (command.slot(Slot::Argument1) as u32, answer.reliability.handle);
+        if let Some(more) = tracker.path.answered(handle, echo) {
+            tracker.congestion.set_packet(tracker.mtu());
+            self.statistics.widened += u64::from(more);
+            return;
+        }
+        let fits = tracker.probe.is_some_and(|(_, sent)| sent == echo) && tracker.probe_handle == handle;
         if !fits {
             self.statistics.dropped_late += 1;
             return;
@@ -448,20 +463,6 @@ impl<M: Memory> Engine<M> {
             tracker.probe_wanted = false;
         }
         self.free_tracker_if_done(index);
-    }
-
-    /// Packets that no longer fit the path cannot be cut again (P-6.3): their messages fail.
-    pub(super) fn fail_oversized(&mut self, now: Time, index: u32) {
-        let Some(tracker) = self.trackers.get(index) else { return };
-        let mtu = tracker.mtu;
-        let over = |sent: &crate::reliable::tracker::Sent| sent.weight > mtu && sent.state != SentState::Settled;
-        let mut doomed: Vec<u16> = tracker.sent.iter().filter(|sent| over(sent)).map(|sent| sent.handle).collect();
-        doomed.dedup();
-        for handle in doomed {
-            if self.entries.get(handle).is_some_and(|entry| !entry.is_read()) {
-                self.finish(now, handle, Err(Failure::OutcomeUnknown));
-            }
-        }
     }
 }
 

@@ -33,13 +33,14 @@ use crate::address::{Address, AddressVector, PeerId, SourceId};
 use crate::command::{Command, EndpointId};
 use crate::event::{Completion, CompletionQueue, Counter, CounterId, Entry, QueueId};
 use crate::hash::{Keyed, Peer};
-use crate::limits::{ABSENT_MAX, ABSENT_US, QUOTED_DATAGRAMS_MAX};
+use crate::limits::{ABSENT_MAX, ABSENT_US, MTU_MAX_BYTES, MTU_MIN_BYTES, QUOTED_DATAGRAMS_MAX};
 use crate::matching::{Posted, Unexpected, UnexpectedId};
 use crate::memory::{Granted, Memory};
 use crate::packet::{ACKNOWLEDGE_BYTES, Codec, SESSION_BYTES, TRAILER_BYTES, TRANSPORT_BYTES};
 use crate::random::Random;
 use crate::reliable::entry::Entries;
 use crate::reliable::life::Life;
+use crate::reliable::path::PathMtu;
 use crate::reliable::tombstone::Tombstones;
 use crate::reliable::tracker::Tracker;
 use crate::slab::Slab;
@@ -102,6 +103,8 @@ pub enum Plant {
     FreeLifeEarly,
     /// The initiator takes an offer that answers another ticket than its own (P-7.9).
     SkipRefusedTicketCheck,
+    /// The target answers a WITHDRAW without marking its psn (P-7.15).
+    ForgetWithdrawal,
     /// The initiator looks at the first command of a target's queue alone: one that waits holds up all behind it (P-6.6).
     HeadOfLine,
 }
@@ -110,7 +113,7 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             session: 0,
-            mtu_bytes: crate::limits::MTU_MIN_BYTES,
+            mtu_bytes: crate::limits::MTU_DEFAULT_BYTES,
             eager_max_bytes: 256 << 10,
             give_up_us: crate::limits::GIVE_UP_US,
             commands_max: 16 << 10,
@@ -185,6 +188,8 @@ pub struct Transmit {
     pub segment_bytes: usize,
     /// Message class (P-2.3).
     pub class: u8,
+    /// Where the way does not carry it in one piece, it goes in fragments; otherwise nobody may make any (P-1.2).
+    pub may_fragment: bool,
 }
 
 impl Default for Transmit {
@@ -195,6 +200,7 @@ impl Default for Transmit {
             pieces: Vec::new(),
             segment_bytes: 0,
             class: 0,
+            may_fragment: false,
         }
     }
 }
@@ -280,8 +286,8 @@ pub struct Engine<M> {
     suspects: bool,
     /// Those given up because nobody is there, and not heard of since.
     absent: VecDeque<SocketAddr>,
-    /// Ways that turned out to carry less than was thought.
-    narrow: HashMap<Peer, u32, Keyed>,
+    /// Ways that turned out to carry less than was thought, or may have.
+    narrow: HashMap<Peer, PathMtu, Keyed>,
     /// The counter that psns are drawn from (P-3.4).
     psn: u64,
     /// Of the last message; one counter for all targets.
@@ -581,19 +587,51 @@ impl<M: Memory> Engine<M> {
         self.late.is_some()
     }
 
-    /// The path to `to` carries no more than this.
+    /// The link did not take a datagram to `to`, which was too long: no more than this leaves the host.
     pub fn handle_too_big(&mut self, now: Time, to: SocketAddr, mtu_bytes: u32) {
-        let mtu_bytes = mtu_bytes.max(crate::limits::MTU_MIN_BYTES);
-        if self.narrow.len() < self.config.tickets_max.max(1) || self.narrow.contains_key(&Peer(to)) {
-            self.narrow.insert(Peer(to), mtu_bytes);
-        }
-        let Some(index) = self.tracker_index(to) else { return };
+        self.clock = now;
+        let mtu_bytes = mtu_bytes.clamp(MTU_MIN_BYTES, MTU_MAX_BYTES);
+        let Some(index) = self.tracker_index(to) else {
+            let mut path = self.narrow.get(&Peer(to)).copied().unwrap_or_else(|| PathMtu::new(MTU_MAX_BYTES));
+            path.limit(now, mtu_bytes);
+            self.remember_path(to, path);
+            return;
+        };
         let Some(tracker) = self.trackers.get_mut(index) else { return };
-        if mtu_bytes < tracker.mtu {
-            tracker.mtu = mtu_bytes;
+        if tracker.path.limit(now, mtu_bytes) {
             tracker.congestion.set_packet(mtu_bytes);
-            self.fail_oversized(now, index);
+            // What was cut for more is withdrawn, and cut anew (P-7.15).
+            tracker.lose_oversized();
         }
+        tracker.mtu_probe_wanted |= tracker.path.wants_probe(now);
+        if tracker.has_more() {
+            self.make_ready(index);
+        }
+        self.schedule(now, index);
+    }
+
+    /// What the way to a peer carries; `None`: nobody has asked, nor found out.
+    fn path_bytes(&self, peer: SocketAddr) -> Option<u32> {
+        let tracker = self.tracker_index(peer).and_then(|index| self.trackers.get(index));
+        let path = tracker.map(|tracker| &tracker.path).or_else(|| self.narrow.get(&Peer(peer)));
+        path.map(PathMtu::bytes)
+    }
+
+    fn remember_path(&mut self, peer: SocketAddr, path: PathMtu) {
+        if !path.is_notable() {
+            if self.narrow.get(&Peer(peer)).is_some_and(|known| known.bytes() < path.bytes()) {
+                self.narrow.remove(&Peer(peer));
+            }
+            return;
+        }
+        if self.narrow.len() >= self.config.tickets_max.max(1) && !self.narrow.contains_key(&Peer(peer)) {
+            // Any one may go: it is found out again.
+            let victim = self.narrow.keys().next().copied();
+            if let Some(victim) = victim {
+                self.narrow.remove(&victim);
+            }
+        }
+        self.narrow.insert(Peer(peer), path);
     }
 
     /// The host of `to` says that nobody is there, about a datagram that begins like `quoted` (P-7.12). One such notice
@@ -834,4 +872,12 @@ pub struct Statistics {
     pub given_up: u64,
     /// Those of them whose host said that nobody is there.
     pub absent: u64,
+    /// Times that a way was thought to have lost what was long.
+    pub narrowed: u64,
+    /// Times that a longer datagram turned out to arrive.
+    pub widened: u64,
+    /// Packets withdrawn, to be cut anew.
+    pub withdrawn: u64,
+    /// Datagrams that might go in fragments.
+    pub fragmentable: u64,
 }

@@ -11,13 +11,15 @@ use crate::event::{
 };
 use crate::hash::Peer;
 use crate::limits::{
-    ATOMIC_MAX_BYTES, LIFE_PSN_MAX, MESSAGE_LENGTH_MAX_BYTES, PROBE_LINGER_US, REST_US, RESTING_MAX, WINDOW_MAX,
+    ATOMIC_MAX_BYTES, LIFE_PSN_MAX, MESSAGE_LENGTH_MAX_BYTES, MTU_DEFAULT_BYTES, MTU_MAX_BYTES, MTU_MIN_BYTES,
+    PROBE_LINGER_US, REST_US, RESTING_MAX, WINDOW_MAX,
 };
 use crate::memory::{LocalKey, Memory};
 use crate::packet::{SESSION_BYTES, TRAILER_BYTES, TRANSPORT_BYTES};
 use crate::reliable::congestion::Congestion;
 use crate::reliable::entry::{Entry, Phase};
 use crate::reliable::lane::Class;
+use crate::reliable::path::PathMtu;
 use crate::reliable::tracker::Tracker;
 use crate::time::Time;
 
@@ -154,7 +156,8 @@ impl<M: Memory> Engine<M> {
         let class = match command.operation {
             Operation::Done | Operation::Pull => return Err(PostError::NotSupported),
             Operation::Datagram => {
-                let mtu = self.addresses.mtu(command.peer).unwrap_or(self.config.mtu_bytes);
+                // One that the way does not carry goes in fragments, as far as every way can be thought to do it.
+                let mtu = self.addresses.mtu(command.peer).unwrap_or(self.config.mtu_bytes).max(MTU_DEFAULT_BYTES);
                 let limit = u64::from(mtu).saturating_sub(DATAGRAM_HEADERS_BYTES);
                 let length = u64::from(command.length);
                 return if length > limit { Err(PostError::TooLong { length, limit }) } else { Ok(()) };
@@ -240,7 +243,8 @@ impl<M: Memory> Engine<M> {
         }
         // A lone message goes at once; several wait for each other, but not for long enough to fill a datagram.
         let alone = tracker.sent.is_empty() || self.late.is_some();
-        if !command.has(CommandFlags::MORE) && (alone || command.length >= tracker.mtu / 2 || tracker.queue.len() >= 64)
+        if !command.has(CommandFlags::MORE)
+            && (alone || command.length >= tracker.mtu() / 2 || tracker.queue.len() >= 64)
         {
             self.urgent = true;
         }
@@ -261,12 +265,13 @@ impl<M: Memory> Engine<M> {
             return index;
         }
         let mtu = self.addresses.mtu(command.peer).unwrap_or(self.config.mtu_bytes);
-        let mtu = mtu.min(self.narrow.get(&Peer(to.socket)).copied().unwrap_or(mtu));
-        let mtu = mtu.clamp(crate::limits::MTU_MIN_BYTES, crate::limits::MTU_MAX_BYTES);
+        let mtu = mtu.clamp(MTU_MIN_BYTES, MTU_MAX_BYTES);
+        let path = self.narrow.get(&Peer(to.socket)).map_or_else(|| PathMtu::new(mtu), |path| path.resume(mtu));
+        let mtu = path.bytes();
         let known = self.known.get(&Peer(to.socket)).copied();
         let congestion =
             known.map_or_else(|| Congestion::new(mtu, self.config.window_max_bytes), |k| k.congestion.resume());
-        let mut tracker = Tracker::new(to.socket, mtu, self.psn, congestion, now);
+        let mut tracker = Tracker::new(to.socket, path, self.psn, congestion, now);
         // P-7.13: a ticket is good for half of the number space.
         if let Some(known) = known.filter(|known| self.psn - known.ticket_psn < LIFE_ENDS) {
             tracker.ticket = known.ticket;
@@ -319,6 +324,7 @@ impl<M: Memory> Engine<M> {
         let Some(tracker) = self.trackers.remove(index) else { return };
         self.tracker_of.remove(&Peer(tracker.peer));
         self.psn = self.psn.max(tracker.next());
+        self.remember_path(tracker.peer, tracker.path);
         if tracker.ready {
             self.ready.retain(|ready| *ready != index);
         }

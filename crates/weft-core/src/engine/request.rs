@@ -61,6 +61,9 @@ impl<M: Memory> Engine<M> {
                 self.handle_answer(arrived, decoded, &reliability, payload);
             }
             Kind::Probe if response => self.handle_answer(arrived, decoded, &reliability, payload),
+            Kind::Control if command.flags().contains(Flags::REJECT) => {
+                self.handle_request(arrived, packet, decoded, &reliability);
+            }
             Kind::Control if !response => self.handle_answer(arrived, decoded, &reliability, payload),
             Kind::Probe => self.handle_probe(arrived, decoded, &reliability),
             Kind::Datagram => self.handle_unreliable(arrived, decoded, payload),
@@ -118,6 +121,7 @@ impl<M: Memory> Engine<M> {
             destination: command.queue() as u32,
             timestamp: arrived.timestamp,
             arrival: arrived.now,
+            again: command.flags().contains(Flags::RETRANSMIT),
         }
     }
 
@@ -172,6 +176,13 @@ impl<M: Memory> Engine<M> {
                 self.answer(request, status, 0, Kind::Acknowledge);
             }
             Arrival::OutOfWindow => self.answer(request, Status::OutOfWindow, 0, Kind::Acknowledge),
+            #[cfg(feature = "plant")]
+            Arrival::New
+                if self.config.plant == Some(super::Plant::ForgetWithdrawal)
+                    && decoded.command.kind() == Kind::Control =>
+            {
+                self.answer(request, Status::NotReady, 0, Kind::Acknowledge);
+            }
             Arrival::New => {
                 let verdict = self.execute(&input);
                 self.conclude(&input, packet, verdict);
@@ -423,8 +434,11 @@ impl<M: Memory> Engine<M> {
     /// Executes a request that was not seen before. P-6.2: everything that acceptance needs is there before a byte is placed.
     pub(super) fn execute(&mut self, input: &RequestIn<'_>) -> Verdict {
         let command = &input.decoded.command;
-        if command.kind() == Kind::Invalidate {
-            return self.execute_done(input);
+        match command.kind() {
+            Kind::Invalidate => return self.execute_done(input),
+            // P-7.15: who withdraws it sends the same bytes otherwise.
+            Kind::Control => return Verdict::Refused(Status::NotReady),
+            _ => {}
         }
         let source = Address { socket: input.request.from, endpoint: input.request.source };
         let Some(endpoint) = self.endpoint_for(input.request.destination, EndpointKind::Reliable, source) else {
@@ -520,7 +534,7 @@ impl<M: Memory> Engine<M> {
     /// A read may ask for more than fits into a datagram of ours (P-5.3).
     fn respond_in_pieces(&mut self, request: Request, number: u32, data: ResponseData) {
         // A peer asks for what fits on the way as it knows it; the way back is the same unless we know better.
-        let mtu = self.narrow.get(&Peer(request.from)).copied().unwrap_or(crate::limits::MTU_MAX_BYTES);
+        let mtu = self.path_bytes(request.from).unwrap_or(crate::limits::MTU_MAX_BYTES);
         let room = mtu.saturating_sub(RESPONSE_HEADERS_BYTES).max(1);
         let split = |at: u32, length: u32| -> ResponseData {
             match data {

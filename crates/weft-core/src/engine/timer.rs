@@ -102,6 +102,9 @@ impl<M: Memory> Engine<M> {
             if tracker.timeouts >= 2 {
                 tracker.congestion.collapsed(now);
             }
+            if tracker.path.time_out(now) {
+                self.statistics.narrowed += 1;
+            }
             ready = true;
         }
         if ready {

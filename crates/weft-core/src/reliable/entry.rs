@@ -79,6 +79,11 @@ impl Entry {
         matches!(self.command.operation, Read | Pull | FetchAtomic | CompareAtomic)
     }
 
+    /// Whether it is one packet that cannot be cut.
+    pub(crate) fn is_atomic(&self) -> bool {
+        matches!(self.command.operation, Operation::Atomic | Operation::FetchAtomic | Operation::CompareAtomic)
+    }
+
     /// Whether the target keeps its result until it was received.
     pub(crate) fn is_fetch(&self) -> bool {
         self.wants_response() && !self.is_read()

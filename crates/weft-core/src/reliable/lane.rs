@@ -77,8 +77,8 @@ impl Default for Refusals {
 }
 
 impl Refusals {
-    /// A packet that was last sent at `sent` was refused.
-    pub(crate) fn refuse(&mut self, packet: Reissue, sent: Time, now: Time) {
+    /// A packet is to be sent again.
+    pub(crate) fn put(&mut self, packet: Reissue) {
         // Mostly they come in order.
         let earlier =
             |other: &Reissue| order(other.number, packet.number).then(other.offset.cmp(&packet.offset)).is_lt();
@@ -87,6 +87,10 @@ impl Refusals {
             at -= 1;
         }
         self.packets.insert(at, packet);
+    }
+
+    /// What was last sent at `sent` was refused.
+    pub(crate) fn limit(&mut self, sent: Time, now: Time) {
         // What was under way when the first was refused tells nothing new.
         if self.permits.is_none() || sent >= self.since {
             self.permits = Some(0);

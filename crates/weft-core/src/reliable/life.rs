@@ -54,6 +54,8 @@ pub(crate) struct Request {
     pub(crate) timestamp: u32,
     /// When it came.
     pub(crate) arrival: Time,
+    /// It was sent before: perhaps its answer did not arrive.
+    pub(crate) again: bool,
 }
 
 /// An acknowledgement that may wait for company (P-7.8).

@@ -8,6 +8,7 @@ pub(crate) mod congestion;
 pub(crate) mod entry;
 pub(crate) mod lane;
 pub(crate) mod life;
+pub(crate) mod path;
 pub(crate) mod tombstone;
 pub(crate) mod tracker;
 

@@ -7,6 +7,7 @@ use core::net::SocketAddr;
 use super::congestion::Congestion;
 use super::entry::{Entries, Entry};
 use super::lane::{Class, Lane, Reissue, order};
+use super::path::PathMtu;
 use crate::limits::{KEEP_ALIVE_US, LANES_KEPT, REORDER, WINDOW};
 use crate::time::Time;
 
@@ -30,8 +31,9 @@ pub(crate) struct Sent {
     pub(crate) reissued: bool,
     pub(crate) offset: u32,
     pub(crate) length: u32,
-    /// Of reads: bytes that came, from the beginning.
+    /// Of reads: bytes that came, from the beginning, and up to where they were asked for.
     pub(crate) received: u32,
+    pub(crate) asked: u32,
     /// Bytes that count as in flight.
     pub(crate) weight: u32,
     /// First sending under the present ticket.
@@ -45,7 +47,9 @@ pub(crate) struct Sent {
 #[derive(Debug)]
 pub(crate) struct Tracker {
     pub(crate) peer: SocketAddr,
-    pub(crate) mtu: u32,
+    pub(crate) path: PathMtu,
+    /// A PROBE that asks whether longer datagrams arrive is to be sent.
+    pub(crate) mtu_probe_wanted: bool,
     /// 0: none yet.
     pub(crate) ticket: u64,
     /// The counter when the ticket was taken (P-7.13).
@@ -106,6 +110,8 @@ pub(crate) struct Tracker {
     pub(crate) absent: Time,
     /// First sending of the PROBE that is unanswered, and of the last one.
     pub(crate) probe: Option<(Time, u32)>,
+    /// Handle of the last one, and of the last one of either kind (P-3.7).
+    pub(crate) probe_handle: u16,
     pub(crate) probe_count: u16,
     pub(crate) probe_wanted: bool,
     pub(crate) next_keep_alive: Time,
@@ -132,10 +138,11 @@ pub(crate) struct Tracker {
 }
 
 impl Tracker {
-    pub(crate) fn new(peer: SocketAddr, mtu: u32, base: u64, congestion: Congestion, now: Time) -> Tracker {
+    pub(crate) fn new(peer: SocketAddr, path: PathMtu, base: u64, congestion: Congestion, now: Time) -> Tracker {
         Tracker {
             peer,
-            mtu,
+            path,
+            mtu_probe_wanted: false,
             ticket: 0,
             ticket_psn: base,
             sent: VecDeque::new(),
@@ -168,6 +175,7 @@ impl Tracker {
             heard: Time(0),
             absent: Time(0),
             probe: None,
+            probe_handle: 0,
             probe_count: 0,
             probe_wanted: false,
             next_keep_alive: now.plus_micros(KEEP_ALIVE_US),
@@ -183,6 +191,12 @@ impl Tracker {
             busy: false,
             busy_count: 0,
         }
+    }
+
+    /// Packets are cut for this.
+    #[inline]
+    pub(crate) fn mtu(&self) -> u32 {
+        self.path.bytes()
     }
 
     /// The psn to use next.
@@ -212,7 +226,8 @@ impl Tracker {
 
     /// Whether there may be something to send.
     pub(crate) fn has_more(&self) -> bool {
-        self.has_new() || !self.started.is_empty() || !self.refused.is_empty() || self.lost > 0 || self.probe_wanted
+        let asks = self.probe_wanted || self.mtu_probe_wanted;
+        self.has_new() || !self.started.is_empty() || !self.refused.is_empty() || self.lost > 0 || asks
     }
 
     /// Whether there may be a command to start.
@@ -253,6 +268,16 @@ impl Tracker {
             let weight = u64::from(sent.weight);
             self.congestion.left(weight);
             self.lost += 1;
+        }
+    }
+
+    /// Marks what is longer than the way now carries to be sent again.
+    pub(crate) fn lose_oversized(&mut self) {
+        let mtu = self.mtu();
+        for at in 0..self.sent.len() as u64 {
+            if self.get(self.base + at).is_some_and(|sent| sent.weight > mtu) {
+                self.lose(self.base + at);
+            }
         }
     }
 
@@ -431,13 +456,21 @@ impl Tracker {
 
     /// A packet was refused as not ready.
     pub(crate) fn refuse(&mut self, entry: &Entry, packet: Reissue, sent: Time, now: Time) {
+        self.withdraw(entry, packet);
+        if let Some(lane) = self.lane_mut(entry.lane) {
+            lane.refusals_mut(Class::of(entry)).limit(sent, now);
+        }
+    }
+
+    /// A packet was not executed, and goes out under another psn.
+    pub(crate) fn withdraw(&mut self, entry: &Entry, packet: Reissue) {
         let (class, index) = (Class::of(entry), entry.lane);
         let Some(lane) = self.lanes.get_mut(index as usize) else { return };
         let refusals = lane.refusals_mut(class);
         if refusals.packets.is_empty() {
             self.refused.push((index, class));
         }
-        refusals.refuse(packet, sent, now);
+        refusals.put(packet);
     }
 
     /// The oldest packet that was refused and may be sent again.
@@ -453,16 +486,21 @@ impl Tracker {
         oldest.map(|(place, _)| place)
     }
 
-    /// The first packet of those that were refused is sent again.
-    pub(crate) fn take_refused(&mut self, index: u32, class: Class) {
-        let Some(lane) = self.lanes.get_mut(index as usize) else { return };
+    /// So many bytes of the first packet of those that were refused are sent again. True: a rest of it stays.
+    pub(crate) fn take_refused(&mut self, index: u32, class: Class, length: u32) -> bool {
+        let Some(lane) = self.lanes.get_mut(index as usize) else { return false };
         let refusals = lane.refusals_mut(class);
-        refusals.packets.pop_front();
         refusals.spend();
+        if let Some(rest) = refusals.packets.front_mut().filter(|packet| length < packet.length) {
+            (rest.offset, rest.length) = (rest.offset + length, rest.length - length);
+            return true;
+        }
+        refusals.packets.pop_front();
         if refusals.packets.is_empty() {
             self.refused.retain(|place| *place != (index, class));
             self.wake();
         }
+        false
     }
 
     /// Forgets refused packets of a command that ends.

@@ -23,7 +23,10 @@ fn run(seed: u64, faults: Faults, on_receive: bool) -> (Vec<Vec<u8>>, FaultCount
         // Ten in one send that is to be cut.
         let bytes: Vec<u8> = (first..first + 10).flat_map(|number| [number.to_be_bytes(); 2].concat()).collect();
         let pieces = [Segment::from_slice(&bytes)];
-        assert_eq!(a.send(&[Outgoing { to, pieces: &pieces, segment_bytes: 8, class: 0 }]).unwrap(), 1);
+        assert_eq!(
+            a.send(&[Outgoing { to, pieces: &pieces, segment_bytes: 8, class: 0, may_fragment: false }]).unwrap(),
+            1
+        );
         while b.receive(&mut |incoming| arrived.push(incoming.bytes.to_vec())).unwrap() > 0 {}
     }
     time.store(u64::MAX, Ordering::Relaxed);
@@ -110,7 +113,7 @@ fn delay_waits_for_the_clock() {
     let mut a: Faulty<LoopbackLink> =
         Faulty::with_clock(a, 5, faults, Faults::default(), move || Time(clock.load(Ordering::Relaxed)));
     let pieces = [Segment::from_slice(b"late")];
-    a.send(&[Outgoing { to: b.local(), pieces: &pieces, segment_bytes: 0, class: 0 }]).unwrap();
+    a.send(&[Outgoing { to: b.local(), pieces: &pieces, segment_bytes: 0, class: 0, may_fragment: false }]).unwrap();
     for (micros, arrives) in [(0, 0), (99, 0), (100, 1), (101, 0)] {
         time.store(micros * 1000, Ordering::Relaxed);
         // Receiving moves what is sent, too.
@@ -126,7 +129,7 @@ fn too_big_is_told_as_the_link_inside_would() {
     let bytes = [0; 1501];
     let pieces = [Segment::from_slice(&bytes)];
     let to = b.local();
-    let sent = a.send(&[Outgoing { to, pieces: &pieces, segment_bytes: 0, class: 0 }]);
+    let sent = a.send(&[Outgoing { to, pieces: &pieces, segment_bytes: 0, class: 0, may_fragment: false }]);
     assert!(matches!(sent, Err(SendError::TooBig { to: told }) if told == to));
     assert_eq!(a.sent().datagrams, 0);
 }

@@ -7,7 +7,8 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
-use std::os::fd::OwnedFd;
+
+use weft_mem::fork::LocalFd;
 
 use super::receive::Pace;
 use super::socket;
@@ -29,7 +30,7 @@ pub(super) struct Favourite {
 
 /// The second socket.
 pub(super) struct Connected {
-    pub(super) socket: OwnedFd,
+    pub(super) socket: LocalFd,
     pub(super) pace: Pace,
     peer: SocketAddr,
     /// Polls until it is the open socket's turn.
@@ -46,7 +47,7 @@ impl Favourite {
 
     /// The socket that is connected to `to`, if it is the favourite.
     #[inline]
-    pub(super) fn socket_to(&self, to: SocketAddr) -> Option<&OwnedFd> {
+    pub(super) fn socket_to(&self, to: SocketAddr) -> Option<&LocalFd> {
         self.connected.as_ref().filter(|connected| connected.peer == to).map(|connected| &connected.socket)
     }
 
@@ -76,10 +77,10 @@ impl Favourite {
     #[cold]
     pub(super) fn adopt(
         &mut self,
-        open: &OwnedFd,
+        open: &LocalFd,
         local: SocketAddr,
         joins: bool,
-        prepare: impl Fn(&OwnedFd) -> io::Result<()>,
+        prepare: impl Fn(&LocalFd) -> io::Result<()>,
     ) -> bool {
         self.run = 0;
         let to = self.candidate;
@@ -127,12 +128,12 @@ impl Connected {
 
 /// A socket on the same port as `open`, connected to `to`.
 fn second(
-    open: &OwnedFd,
+    open: &LocalFd,
     local: SocketAddr,
     to: SocketAddr,
-    prepare: impl Fn(&OwnedFd) -> io::Result<()>,
-) -> io::Result<OwnedFd> {
-    let socket = socket::open(local)?;
+    prepare: impl Fn(&LocalFd) -> io::Result<()>,
+) -> io::Result<LocalFd> {
+    let socket = LocalFd::from(socket::open(local)?);
     prepare(&socket)?;
     // The port is shared only for this moment: whoever else asks for it must go on being refused.
     let share = |value| {

@@ -7,6 +7,7 @@
 pub(crate) mod address;
 mod control;
 mod favourite;
+mod netlink;
 mod receive;
 mod report;
 mod route;
@@ -19,7 +20,10 @@ use std::cell::OnceCell;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use weft_core::limits::MTU_MIN_BYTES;
+use weft_mem::fork::LocalFd;
 
 use crate::limits::CLASSES;
 use crate::link::{Counters, Incoming, Link, Notice, Outgoing, SendError};
@@ -33,17 +37,6 @@ use send::Sender;
 /// ECN-capable transport, code point 0 (RFC 3168): routers mark instead of dropping.
 const ECT_0: u8 = 0b10;
 
-/// Whose word on the length of datagrams is taken. Either way none is ever cut on its way (P-1.2: DF set).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum PathMtu {
-    /// The kernel's, which learns from the routers on the way (`IP_PMTUDISC_DO`). Right where nobody probes, because
-    /// it needs no help of ours; but who can forge a router's message can shrink the path.
-    #[default]
-    Learned,
-    /// Only that of the first hop (`IP_PMTUDISC_PROBE`), for a driver that probes the path itself (P-8.9).
-    Probed,
-}
-
 /// How a [`UdpLink`] is set up.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -55,8 +48,6 @@ pub struct Config {
     pub send_buffer_bytes: usize,
     /// Let the kernel cut and join, where it can.
     pub offload: bool,
-    /// Whose word on the length of datagrams is taken.
-    pub path_mtu: PathMtu,
     /// Have a second socket, connected to the peer that single datagrams keep going to: faster by a tenth.
     pub favourite: bool,
 }
@@ -68,7 +59,6 @@ impl Default for Config {
             receive_buffer_bytes: 8 << 20,
             send_buffer_bytes: 4 << 20,
             offload: true,
-            path_mtu: PathMtu::Learned,
             favourite: true,
         }
     }
@@ -76,7 +66,7 @@ impl Default for Config {
 
 /// A link over one UDP socket, IPv4 or IPv6.
 pub struct UdpLink {
-    socket: OwnedFd,
+    socket: LocalFd,
     local: SocketAddr,
     sender: Sender,
     receiver: Receiver,
@@ -84,7 +74,11 @@ pub struct UdpLink {
     favourite: Favourite,
     reports: Reports,
     /// Made when somebody wants to sleep: being watched costs a socket time for each datagram.
-    watcher: OnceCell<OwnedFd>,
+    watcher: OnceCell<LocalFd>,
+    /// The last batch that was not taken was for the favourite's socket.
+    favourite_is_full: bool,
+    /// The watcher waits for room, too: of the favourite's socket, or of the open one.
+    awaited_room: Option<bool>,
     routes: Routes,
     room_bytes: u64,
     counters: Counters,
@@ -98,7 +92,7 @@ unsafe impl Send for UdpLink {}
 impl UdpLink {
     /// Binds a socket to `local`; port 0 lets the kernel choose one.
     pub fn open(local: SocketAddr, config: &Config) -> io::Result<UdpLink> {
-        let socket = socket::open(local)?;
+        let socket = LocalFd::from(socket::open(local)?);
         prepare(&socket, local.is_ipv6(), config)?;
         // Kernels before 4.18 do not know it; then every datagram goes alone.
         let cuts = config.offload && socket::get(&socket, libc::SOL_UDP, libc::UDP_SEGMENT).is_ok();
@@ -114,6 +108,8 @@ impl UdpLink {
             favourite: Favourite::new(config.favourite),
             reports: Reports::default(),
             watcher: OnceCell::new(),
+            favourite_is_full: false,
+            awaited_room: None,
             routes: Routes::new(local),
             counters: Counters::default(),
             config: config.clone(),
@@ -151,6 +147,22 @@ impl UdpLink {
         self.sender.set_stumbled(!all);
     }
 
+    /// Sends those before the first that may go in fragments, or that one alone.
+    #[cold]
+    fn send_up_to_fragments(&mut self, batch: &[Outgoing<'_>]) -> Result<usize, SendError> {
+        let whole = batch.iter().take_while(|outgoing| !outgoing.may_fragment).count();
+        match batch.get(..whole) {
+            Some(whole @ [_, ..]) => self.send(whole),
+            _ => batch.first().map_or(Ok(0), |first| self.send_in_fragments(first)),
+        }
+    }
+
+    #[cold]
+    fn send_in_fragments(&mut self, outgoing: &Outgoing<'_>) -> Result<usize, SendError> {
+        self.favourite_is_full = false;
+        self.sender.send_in_fragments(&self.socket, outgoing, &mut self.counters).map(|()| 1)
+    }
+
     /// Connects the second socket to whom single datagrams keep going to.
     #[cold]
     fn adopt(&mut self) {
@@ -177,6 +189,9 @@ impl Link for UdpLink {
 
     #[inline]
     fn send(&mut self, batch: &[Outgoing<'_>]) -> Result<usize, SendError> {
+        if batch.iter().any(|outgoing| outgoing.may_fragment) {
+            return self.send_up_to_fragments(batch);
+        }
         let mut favourite = None;
         if let [first, others @ ..] = batch
             && others.iter().all(|other| other.to == first.to)
@@ -195,10 +210,17 @@ impl Link for UdpLink {
         }
         let socket = favourite.unwrap_or(&self.socket);
         let sent = self.sender.send(socket, favourite.is_some(), batch, &mut self.counters);
+        if let Err(SendError::WouldBlock) = &sent {
+            self.favourite_is_full = favourite.is_some();
+        }
         if let Err(SendError::TooBig { to }) = &sent {
             self.routes.forget(*to);
             // The kernel says it a second time, in the error queue.
             self.take_reports();
+            // Nobody can cut it smaller.
+            if let Some(least) = batch.first().filter(|first| first.longest() <= MTU_MIN_BYTES as usize) {
+                return self.send_in_fragments(least);
+            }
         }
         sent
     }
@@ -223,9 +245,6 @@ impl Link for UdpLink {
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        if !self.config.favourite {
-            return Some(self.socket.as_fd());
-        }
         if self.watcher.get().is_none() {
             let watcher = socket::watcher().ok()?;
             socket::watch(&watcher, &self.socket).ok()?;
@@ -236,6 +255,22 @@ impl Link for UdpLink {
             let _ = self.watcher.set(watcher);
         }
         self.watcher.get().map(AsFd::as_fd)
+    }
+
+    #[cold]
+    fn watch_room(&mut self, wanted: bool) -> bool {
+        let awaited = wanted.then_some(self.favourite_is_full);
+        if self.descriptor().is_none() || awaited == self.awaited_room {
+            return self.awaited_room.is_some();
+        }
+        let Some(watcher) = self.watcher.get() else { return false };
+        // One that has room would keep the sleeper awake, so only that is watched which has none.
+        let open = socket::watch_room(watcher, &self.socket, awaited == Some(false)).is_ok();
+        let favourite = self.favourite.connected().map(|favourite| &favourite.socket);
+        let favourite =
+            favourite.is_none_or(|socket| socket::watch_room(watcher, socket, awaited == Some(true)).is_ok());
+        self.awaited_room = awaited.filter(|_| open && favourite);
+        self.awaited_room.is_some()
     }
 
     fn counters(&self) -> Counters {
@@ -253,26 +288,17 @@ fn traffic_classes(config: &Config) -> [u8; CLASSES] {
 }
 
 /// Sets the options of a socket that is not yet bound.
-fn prepare(socket: &OwnedFd, ipv6: bool, config: &Config) -> io::Result<()> {
+fn prepare(socket: &LocalFd, ipv6: bool, config: &Config) -> io::Result<()> {
     let [default_class, ..] = traffic_classes(config).map(i32::from);
+    socket::permit_fragments(socket, ipv6, false)?;
     if ipv6 {
         // One family for each link, so that an address has one form only.
         socket::set(socket, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1)?;
-        let discover = match config.path_mtu {
-            PathMtu::Learned => libc::IPV6_PMTUDISC_DO,
-            PathMtu::Probed => libc::IPV6_PMTUDISC_PROBE,
-        };
-        socket::set(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, discover)?;
         socket::set(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)?;
         socket::set(socket, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, default_class)?;
         // A wish only: without it those who are gone are noticed later.
         let _ = socket::set(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1);
     } else {
-        let discover = match config.path_mtu {
-            PathMtu::Learned => libc::IP_PMTUDISC_DO,
-            PathMtu::Probed => libc::IP_PMTUDISC_PROBE,
-        };
-        socket::set(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, discover)?;
         socket::set(socket, libc::IPPROTO_IP, libc::IP_RECVTOS, 1)?;
         socket::set(socket, libc::IPPROTO_IP, libc::IP_TOS, default_class)?;
         // A wish only, as above.

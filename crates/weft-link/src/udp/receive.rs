@@ -7,9 +7,11 @@
 //! Several small ones in a row share one `recvmmsg`. `examples/bare.rs` measures.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 
 use libc::{iovec, mmsghdr, msghdr};
+
+use weft_mem::fork::LocalFd;
 
 use super::address::RawAddress;
 use super::control::Control;
@@ -82,7 +84,7 @@ impl Receiver {
     #[inline]
     pub(super) fn receive(
         &mut self,
-        socket: &OwnedFd,
+        socket: &LocalFd,
         pace: &mut Pace,
         sink: &mut dyn FnMut(Incoming<'_>),
         counters: &mut Counters,
@@ -100,7 +102,7 @@ impl Receiver {
     #[inline]
     fn receive_short(
         &mut self,
-        socket: &OwnedFd,
+        socket: &LocalFd,
         pace: &mut Pace,
         sink: &mut dyn FnMut(Incoming<'_>),
         counters: &mut Counters,
@@ -130,7 +132,7 @@ impl Receiver {
     #[inline]
     fn receive_one(
         &mut self,
-        socket: &OwnedFd,
+        socket: &LocalFd,
         pace: &mut Pace,
         sink: &mut dyn FnMut(Incoming<'_>),
         counters: &mut Counters,
@@ -156,7 +158,7 @@ impl Receiver {
 
     fn receive_many(
         &mut self,
-        socket: &OwnedFd,
+        socket: &LocalFd,
         pace: &mut Pace,
         sink: &mut dyn FnMut(Incoming<'_>),
         counters: &mut Counters,
@@ -207,7 +209,7 @@ impl Pace {
 
     /// Learns from a call that brought `count` messages, the largest of this length.
     #[inline]
-    fn note(&mut self, socket: &OwnedFd, largest: usize, count: usize) {
+    fn note(&mut self, socket: &LocalFd, largest: usize, count: usize) {
         // One that comes alone is a message, not a flow: it need not wait for others, nor be asked about marks.
         if largest >= HUGE_BYTES || largest >= LARGE_BYTES && (self.streak > 0 || self.quiet < CALM_CALLS) {
             self.note_large(socket);
@@ -215,7 +217,7 @@ impl Pace {
         self.streak = if largest >= HUGE_BYTES || count == 0 { 0 } else { self.streak + 1 };
     }
 
-    fn note_large(&mut self, socket: &OwnedFd) {
+    fn note_large(&mut self, socket: &LocalFd) {
         if self.joins {
             if self.quiet >= QUIET_CALLS {
                 // Where the kernel refuses, nothing is ever joined, and asking again is cheap beside a large datagram.
@@ -229,7 +231,7 @@ impl Pace {
 
     /// Counts a call that asked for control messages, and switches joining off when it has been of no use.
     #[inline]
-    fn note_call(&mut self, socket: &OwnedFd) {
+    fn note_call(&mut self, socket: &LocalFd) {
         if self.quiet < CALM_CALLS {
             self.quiet += 1;
             if self.quiet == QUIET_CALLS {

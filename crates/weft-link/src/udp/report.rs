@@ -7,9 +7,11 @@
 use std::collections::VecDeque;
 use std::mem::size_of;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 
 use libc::{c_int, iovec, msghdr, sock_extended_err};
+
+use weft_mem::fork::LocalFd;
 
 use super::address::RawAddress;
 use super::control::messages;
@@ -35,7 +37,7 @@ impl Reports {
     }
 
     /// Empties the error queues of these sockets. False: one has more than is taken at once.
-    pub(super) fn take<'a>(&mut self, sockets: impl Iterator<Item = &'a OwnedFd>, counters: &Counters) -> bool {
+    pub(super) fn take<'a>(&mut self, sockets: impl Iterator<Item = &'a LocalFd>, counters: &Counters) -> bool {
         self.taken = counters.reported;
         let mut all = true;
         for socket in sockets {
@@ -53,7 +55,7 @@ impl Reports {
     }
 
     /// Takes the oldest of a socket's; false when there is none.
-    fn take_one(&mut self, socket: &OwnedFd) -> bool {
+    fn take_one(&mut self, socket: &LocalFd) -> bool {
         let mut name = RawAddress::new();
         let mut quoted = [0u8; QUOTED_MAX_BYTES];
         let mut control = Room([0; CONTROL_BYTES]);

@@ -1,68 +1,59 @@
-//! How long datagrams may be on the way to a destination.
+//! How long datagrams may be on the way to a destination, as far as this host decides it.
+//!
+//! The kernel also remembers what routers have said about a way. That is not asked for: whoever can send a packet can say
+//! it in a router's name.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::OwnedFd;
+use std::time::Instant;
 
-use weft_core::limits::{MTU_MAX_BYTES, MTU_MIN_BYTES};
+use weft_core::limits::{MTU_DEFAULT_BYTES, MTU_MAX_BYTES, MTU_MIN_BYTES};
 
-use super::socket;
-use crate::limits::{IPV4_HEADERS_BYTES, IPV6_HEADERS_BYTES, ROUTES_MAX};
+use super::netlink::Netlink;
+use crate::limits::{IPV4_HEADERS_BYTES, IPV6_HEADERS_BYTES, ROUTE_VALID, ROUTES_MAX};
 
 /// Asks the kernel's routes, and remembers some answers.
 pub(super) struct Routes {
-    /// From where; its port is 0.
-    local: SocketAddr,
-    /// Connected to whom we ask about. It never sends.
-    scratch: Option<OwnedFd>,
-    /// Oldest first.
-    known: VecDeque<(IpAddr, u32)>,
+    /// From where: the route may depend on it.
+    local: IpAddr,
+    netlink: Option<Netlink>,
+    /// Oldest first: who, what, and when it was asked.
+    known: VecDeque<(IpAddr, u32, Instant)>,
 }
 
 impl Routes {
     pub(super) fn new(local: SocketAddr) -> Routes {
-        let mut local = local;
-        local.set_port(0);
-        Routes { local, scratch: None, known: VecDeque::with_capacity(ROUTES_MAX) }
+        // Where the system has none, every way is one of which nothing is known.
+        let netlink = Netlink::open().ok();
+        Routes { local: local.ip(), netlink, known: VecDeque::with_capacity(ROUTES_MAX) }
     }
 
     pub(super) fn mtu(&mut self, to: SocketAddr) -> u32 {
-        if let Some(&(_, mtu)) = self.known.iter().find(|(ip, _)| *ip == to.ip()) {
+        let now = Instant::now();
+        let fresh = |asked: &Instant| now.duration_since(*asked) < ROUTE_VALID;
+        if let Some(&(_, mtu, _)) = self.known.iter().find(|(ip, _, asked)| *ip == to.ip() && fresh(asked)) {
             return mtu;
         }
-        // Nothing may be sent to where there is no route; the smallest is right for whatever comes later, and is not
-        // remembered so that a route that appears is found.
-        let Some(mtu) = self.ask(to) else { return MTU_MIN_BYTES };
+        self.forget(to);
+        // Nothing may be sent to where there is no route; what needs no knowledge is right for whatever comes later, and
+        // is not remembered so that a route that appears is found.
+        let Some(mtu) = self.ask(to) else { return MTU_DEFAULT_BYTES };
         if self.known.len() >= ROUTES_MAX {
             self.known.pop_front();
         }
-        self.known.push_back((to.ip(), mtu));
+        self.known.push_back((to.ip(), mtu, now));
         mtu
     }
 
     /// The kernel has said that the answer is no longer right.
     pub(super) fn forget(&mut self, to: SocketAddr) {
-        self.known.retain(|(ip, _)| *ip != to.ip());
+        self.known.retain(|(ip, ..)| *ip != to.ip());
     }
 
     fn ask(&mut self, to: SocketAddr) -> Option<u32> {
-        if self.scratch.is_none() {
-            let scratch = socket::open(self.local).ok()?;
-            // The route may depend on the source address.
-            socket::bind(&scratch, self.local).ok()?;
-            self.scratch = Some(scratch);
-        }
-        let scratch = self.scratch.as_ref()?;
-        // A socket cannot be connected to port 0, and the route does not depend on the port.
-        let mut to = to;
-        to.set_port(to.port().max(1));
-        socket::connect(scratch, to).ok()?;
-        let (level, name, headers) = if to.is_ipv6() {
-            (libc::IPPROTO_IPV6, libc::IPV6_MTU, IPV6_HEADERS_BYTES)
-        } else {
-            (libc::IPPROTO_IP, libc::IP_MTU, IPV4_HEADERS_BYTES)
-        };
-        let mtu = u32::try_from(socket::get(scratch, level, name).ok()?).ok()?;
+        let from = Some(self.local).filter(|local| !local.is_unspecified());
+        let mtu = self.netlink.as_mut()?.mtu(from, to)?;
+        let headers = if to.is_ipv6() { IPV6_HEADERS_BYTES } else { IPV4_HEADERS_BYTES };
         Some(mtu.saturating_sub(headers).clamp(MTU_MIN_BYTES, MTU_MAX_BYTES))
     }
 }

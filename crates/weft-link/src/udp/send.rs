@@ -4,12 +4,15 @@ use std::cell::Cell;
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 
 use libc::{c_int, c_void, iovec, mmsghdr, msghdr, socklen_t};
 
+use weft_mem::fork::LocalFd;
+
 use super::address::RawAddress;
 use super::control::Control;
+use super::socket;
 use crate::limits::{CLASSES, PIECES_MAX, SEGMENTS_MAX, SEND_BATCH_MAX, SEND_MAX_BYTES};
 use crate::link::{Counters, Outgoing, SendError};
 use crate::segment::Segment;
@@ -98,7 +101,7 @@ impl Sender {
     #[inline]
     pub(super) fn send(
         &mut self,
-        socket: &OwnedFd,
+        socket: &LocalFd,
         connected: bool,
         batch: &[Outgoing<'_>],
         counters: &mut Counters,
@@ -129,9 +132,31 @@ impl Sender {
         Ok(batch.len() - left.len())
     }
 
+    /// One that may go in fragments. The kernel knows such a permission for a socket only, so the socket gets it for a
+    /// moment.
+    #[cold]
+    pub(super) fn send_in_fragments(
+        &mut self,
+        socket: &LocalFd,
+        outgoing: &Outgoing<'_>,
+        counters: &mut Counters,
+    ) -> Result<(), SendError> {
+        let ipv6 = outgoing.to.is_ipv6();
+        if socket::permit_fragments(socket, ipv6, true).is_err() {
+            return Err(SendError::TooBig { to: outgoing.to });
+        }
+        // The kernel makes no fragments of what it cuts.
+        let offload = std::mem::replace(&mut self.offload, false);
+        let sent = self.send(socket, false, std::slice::from_ref(outgoing), counters);
+        self.offload = offload;
+        // What was permitted can be forbidden again.
+        let _ = socket::permit_fragments(socket, ipv6, false);
+        sent.map(|_| ())
+    }
+
     /// One on a socket that is connected to its destination; false when it is not that simple, and nothing was sent.
     #[inline]
-    pub(super) fn send_connected(&self, socket: &OwnedFd, outgoing: &Outgoing<'_>) -> bool {
+    pub(super) fn send_connected(&self, socket: &LocalFd, outgoing: &Outgoing<'_>) -> bool {
         let Some(segment_bytes) = self.plan(outgoing) else { return false };
         !self.has_rest() && self.call(socket, None, outgoing, segment_bytes).is_ok()
     }
@@ -140,7 +165,7 @@ impl Sender {
     #[inline]
     fn send_one(
         &mut self,
-        socket: &OwnedFd,
+        socket: &LocalFd,
         outgoing: &Outgoing<'_>,
         counters: &mut Counters,
     ) -> Result<(), SendError> {
@@ -167,7 +192,7 @@ impl Sender {
     }
 
     /// As many from the front as one call takes; 0 when the first has to be looked at alone.
-    fn send_many(&mut self, socket: &OwnedFd, connected: bool, batch: &[Outgoing<'_>]) -> usize {
+    fn send_many(&mut self, socket: &LocalFd, connected: bool, batch: &[Outgoing<'_>]) -> usize {
         let mut count = 0;
         let (offload, classes) = (self.offload, self.classes);
         for ((outgoing, slot), header) in batch.iter().zip(self.slots.iter_mut()).zip(self.headers.iter_mut()) {
@@ -206,7 +231,7 @@ impl Sender {
     #[cold]
     fn send_cut(
         &mut self,
-        socket: &OwnedFd,
+        socket: &LocalFd,
         outgoing: &Outgoing<'_>,
         counters: &mut Counters,
     ) -> Result<(), SendError> {
@@ -230,7 +255,7 @@ impl Sender {
 
     /// Sends what is left of the copy. Only when it would block is anything left of it afterwards.
     #[cold]
-    fn send_rest(&mut self, socket: &OwnedFd, counters: &mut Counters) -> Result<(), SendError> {
+    fn send_rest(&mut self, socket: &LocalFd, counters: &mut Counters) -> Result<(), SendError> {
         // The copy is taken out so that the call can borrow the sender.
         let mut rest = std::mem::take(&mut self.rest.bytes);
         let size = self.rest.segment_bytes.max(1);
@@ -241,7 +266,8 @@ impl Sender {
             let part = rest.get(self.rest.sent..end).unwrap_or(&[]);
             let cut = if part.len() > size { size as u16 } else { 0 };
             let (to, class) = (self.rest.to, self.rest.class);
-            let outgoing = Outgoing { to, pieces: &[Segment::from_slice(part)], segment_bytes: size, class };
+            let pieces = &[Segment::from_slice(part)];
+            let outgoing = Outgoing { to, pieces, segment_bytes: size, class, may_fragment: false };
             match self.call(socket, Some(to), &outgoing, cut) {
                 Ok(()) => self.rest.sent = end,
                 Err(Refusal::Skip) => {
@@ -275,7 +301,7 @@ impl Sender {
     #[inline]
     fn call(
         &self,
-        socket: &OwnedFd,
+        socket: &LocalFd,
         to: Option<SocketAddr>,
         outgoing: &Outgoing<'_>,
         segment_bytes: u16,
@@ -340,7 +366,7 @@ fn attempt(cut: bool, stumbled: &Cell<bool>, mut call: impl FnMut() -> isize) ->
 /// One datagram by `sendto`, which costs about 140 ns less than `sendmsg`; `None`: its pieces have more than `ROOM` bytes.
 #[inline]
 fn send_whole<const ROOM: usize>(
-    socket: &OwnedFd,
+    socket: &LocalFd,
     name: Option<(&RawAddress, socklen_t)>,
     pieces: &[Segment<'_>],
     stumbled: &Cell<bool>,
@@ -360,7 +386,7 @@ fn send_whole<const ROOM: usize>(
 /// The same for a longer one.
 #[inline(never)]
 fn send_copied(
-    socket: &OwnedFd,
+    socket: &LocalFd,
     name: Option<(&RawAddress, socklen_t)>,
     pieces: &[Segment<'_>],
     stumbled: &Cell<bool>,

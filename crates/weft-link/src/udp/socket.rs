@@ -7,6 +7,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use libc::{c_int, socklen_t};
 
+use weft_mem::fork::LocalFd;
+
 use super::address::RawAddress;
 
 /// A UDP socket that does not block, not yet bound.
@@ -19,20 +21,20 @@ pub(crate) fn open(of_family: SocketAddr) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-pub(crate) fn bind(socket: &OwnedFd, to: SocketAddr) -> io::Result<()> {
+pub(crate) fn bind(socket: &impl AsRawFd, to: SocketAddr) -> io::Result<()> {
     let (raw, length) = RawAddress::from(to);
     // SAFETY: `raw` holds an address of `length` bytes.
     check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const raw).cast(), length) })
 }
 
-pub(crate) fn connect(socket: &OwnedFd, to: SocketAddr) -> io::Result<()> {
+pub(crate) fn connect(socket: &impl AsRawFd, to: SocketAddr) -> io::Result<()> {
     let (raw, length) = RawAddress::from(to);
     // SAFETY: `raw` holds an address of `length` bytes.
     check(unsafe { libc::connect(socket.as_raw_fd(), (&raw const raw).cast(), length) })
 }
 
 /// Takes the peer away, and the address that its route gave the socket.
-pub(crate) fn disconnect(socket: &OwnedFd) -> io::Result<()> {
+pub(crate) fn disconnect(socket: &impl AsRawFd) -> io::Result<()> {
     // SAFETY: zeros are a valid address, of no family (`AF_UNSPEC`).
     let nobody: libc::sockaddr = unsafe { std::mem::zeroed() };
     // SAFETY: the address is as long as told.
@@ -40,23 +42,33 @@ pub(crate) fn disconnect(socket: &OwnedFd) -> io::Result<()> {
 }
 
 /// A descriptor that is readable while one of the sockets added to it is.
-pub(crate) fn watcher() -> io::Result<OwnedFd> {
+pub(crate) fn watcher() -> io::Result<LocalFd> {
     // SAFETY: no memory is involved.
     let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
     check(fd)?;
     // SAFETY: the kernel has just given us this descriptor, and nobody else has it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) }.into())
 }
 
 /// Adds a socket to a [`watcher`].
-pub(crate) fn watch(watcher: &OwnedFd, socket: &OwnedFd) -> io::Result<()> {
-    let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+pub(crate) fn watch(watcher: &impl AsRawFd, socket: &impl AsRawFd) -> io::Result<()> {
+    control(watcher, socket, libc::EPOLL_CTL_ADD, libc::EPOLLIN)
+}
+
+/// Makes a [`watcher`] readable while one of its sockets has room for what is to be sent, too; or no longer.
+pub(crate) fn watch_room(watcher: &impl AsRawFd, socket: &impl AsRawFd, wanted: bool) -> io::Result<()> {
+    let room = if wanted { libc::EPOLLOUT } else { 0 };
+    control(watcher, socket, libc::EPOLL_CTL_MOD, libc::EPOLLIN | room)
+}
+
+fn control(watcher: &impl AsRawFd, socket: &impl AsRawFd, operation: c_int, events: c_int) -> io::Result<()> {
+    let mut event = libc::epoll_event { events: events as u32, u64: 0 };
     // SAFETY: the event is read during the call only.
-    check(unsafe { libc::epoll_ctl(watcher.as_raw_fd(), libc::EPOLL_CTL_ADD, socket.as_raw_fd(), &raw mut event) })
+    check(unsafe { libc::epoll_ctl(watcher.as_raw_fd(), operation, socket.as_raw_fd(), &raw mut event) })
 }
 
 /// What the socket is bound to.
-pub(crate) fn local(socket: &OwnedFd) -> io::Result<SocketAddr> {
+pub(crate) fn local(socket: &impl AsRawFd) -> io::Result<SocketAddr> {
     let mut raw = RawAddress::new();
     let mut length = RawAddress::ROOM;
     // SAFETY: `raw` has room for `length` bytes.
@@ -64,13 +76,13 @@ pub(crate) fn local(socket: &OwnedFd) -> io::Result<SocketAddr> {
     raw.get(length).ok_or_else(|| io::Error::from(io::ErrorKind::AddrNotAvailable))
 }
 
-pub(crate) fn set(socket: &OwnedFd, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
+pub(crate) fn set(socket: &impl AsRawFd, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
     let length = size_of_val(&value) as socklen_t;
     // SAFETY: `value` is as long as told.
     check(unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const value).cast(), length) })
 }
 
-pub(crate) fn get(socket: &OwnedFd, level: c_int, name: c_int) -> io::Result<c_int> {
+pub(crate) fn get(socket: &impl AsRawFd, level: c_int, name: c_int) -> io::Result<c_int> {
     let mut value: c_int = 0;
     let mut length = size_of_val(&value) as socklen_t;
     // SAFETY: `value` has room for `length` bytes.
@@ -79,7 +91,7 @@ pub(crate) fn get(socket: &OwnedFd, level: c_int, name: c_int) -> io::Result<c_i
 }
 
 /// Asks for buffers of these sizes: past the system's limit where we may, up to it otherwise.
-pub(crate) fn set_buffers(socket: &OwnedFd, receive_bytes: usize, send_bytes: usize) {
+pub(crate) fn set_buffers(socket: &impl AsRawFd, receive_bytes: usize, send_bytes: usize) {
     let wanted =
         [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, receive_bytes), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, send_bytes)];
     for (force, plain, bytes) in wanted {
@@ -89,6 +101,21 @@ pub(crate) fn set_buffers(socket: &OwnedFd, receive_bytes: usize, send_bytes: us
             // Smaller buffers than asked for only lose sooner.
             let _ = set(socket, libc::SOL_SOCKET, plain, bytes);
         }
+    }
+}
+
+/// Lets a socket send in fragments what the way does not carry in one piece, or forbids it to hosts and routers (DF); then
+/// nobody's word is taken on what the way carries but the interface's (`IP_MTU_DISCOVER` in ip(7)): what routers say, or
+/// somebody in their name, changes nothing.
+pub(crate) fn permit_fragments(socket: &impl AsRawFd, ipv6: bool, permit: bool) -> io::Result<()> {
+    if ipv6 {
+        // Routers make no fragments here, so the kernel must know for what length. Who lies to it about that only gets
+        // more of them than are needed.
+        let discover = if permit { libc::IPV6_PMTUDISC_WANT } else { libc::IPV6_PMTUDISC_PROBE };
+        set(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, discover)
+    } else {
+        let discover = if permit { libc::IP_PMTUDISC_OMIT } else { libc::IP_PMTUDISC_PROBE };
+        set(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, discover)
     }
 }
 

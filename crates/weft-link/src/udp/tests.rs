@@ -68,7 +68,7 @@ fn one_datagram_in_pieces() {
     for ipv6 in [false, true] {
         let (mut a, mut b) = (link(ipv6), link(ipv6));
         let pieces = [Segment::from_slice(b"he"), Segment::from_slice(b""), Segment::from_slice(b"llo")];
-        let outgoing = Outgoing { to: b.local(), pieces: &pieces, segment_bytes: 0, class: 0 };
+        let outgoing = Outgoing { to: b.local(), pieces: &pieces, segment_bytes: 0, class: 0, may_fragment: false };
         assert_eq!(a.send(&[outgoing]).unwrap(), 1);
         let mut from = None;
         let got = arrive(&mut b, &mut |incoming| {
@@ -89,7 +89,7 @@ fn the_kernel_cuts_and_joins() {
         let bytes = pattern(10 * 1400 + 17);
         let (front, back) = bytes.split_at(1000);
         let pieces = [Segment::from_slice(front), Segment::from_slice(back)];
-        let outgoing = Outgoing { to: b.local(), pieces: &pieces, segment_bytes: 1400, class: 0 };
+        let outgoing = Outgoing { to: b.local(), pieces: &pieces, segment_bytes: 1400, class: 0, may_fragment: false };
         assert_eq!(a.send(&[outgoing]).unwrap(), 1);
         assert_eq!(a.offloads(), offload);
         let expected: Vec<_> = bytes.chunks(1400).map(<[u8]>::to_vec).collect();
@@ -105,9 +105,9 @@ fn what_is_more_than_one_call_takes_is_cut_first() {
     let whole = [Segment::from_slice(&bytes)];
     let small: Vec<_> = bytes.iter().take(PIECES_MAX + 1).map(std::slice::from_ref).map(Segment::from_slice).collect();
     let batch = [
-        Outgoing { to: b.local(), pieces: &whole, segment_bytes: 4096, class: 0 },
-        Outgoing { to: b.local(), pieces: &small, segment_bytes: 10, class: 0 },
-        Outgoing { to: b.local(), pieces: &small, segment_bytes: 0, class: 0 },
+        Outgoing { to: b.local(), pieces: &whole, segment_bytes: 4096, class: 0, may_fragment: false },
+        Outgoing { to: b.local(), pieces: &small, segment_bytes: 10, class: 0, may_fragment: false },
+        Outgoing { to: b.local(), pieces: &small, segment_bytes: 0, class: 0, may_fragment: false },
     ];
     assert_eq!(a.send(&batch).unwrap(), 3);
     let mut expected: Vec<_> = bytes.chunks(4096).map(<[u8]>::to_vec).collect();
@@ -123,7 +123,7 @@ fn a_kernel_that_refuses_to_cut_is_asked_once() {
     socket::set(&a.socket, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
     let bytes = pattern(5000);
     let pieces = [Segment::from_slice(&bytes)];
-    let outgoing = Outgoing { to: b.local(), pieces: &pieces, segment_bytes: 1300, class: 0 };
+    let outgoing = Outgoing { to: b.local(), pieces: &pieces, segment_bytes: 1300, class: 0, may_fragment: false };
     let expected: Vec<_> = bytes.chunks(1300).map(<[u8]>::to_vec).collect();
     for batch in [[outgoing].as_slice(), &[outgoing, outgoing]] {
         assert_eq!(a.send(batch).unwrap(), batch.len());
@@ -140,7 +140,7 @@ fn joining_goes_off_and_on_without_loss_or_confusion() {
     let pieces = [Segment::from_slice(&bytes)];
     let expected: Vec<_> = bytes.chunks(1300).map(<[u8]>::to_vec).collect();
     for _ in 0..3 {
-        let outgoing = Outgoing { to: b.local(), pieces: &pieces, segment_bytes: 1300, class: 0 };
+        let outgoing = Outgoing { to: b.local(), pieces: &pieces, segment_bytes: 1300, class: 0, may_fragment: false };
         for _ in 0..2 {
             assert_eq!(a.send(&[outgoing]).unwrap(), 1);
             assert_eq!(collect(&mut b, 40), expected);
@@ -165,7 +165,13 @@ fn a_batch_goes_to_several() {
     let batch: Vec<_> = pieces
         .iter()
         .enumerate()
-        .map(|(index, pieces)| Outgoing { to: others[index % 3].local(), pieces, segment_bytes: 0, class: 0 })
+        .map(|(index, pieces)| Outgoing {
+            to: others[index % 3].local(),
+            pieces,
+            segment_bytes: 0,
+            class: 0,
+            may_fragment: false,
+        })
         .collect();
     assert_eq!(a.send(&batch).unwrap(), 100);
     for (index, link) in others.iter_mut().enumerate() {
@@ -182,9 +188,9 @@ fn too_big_names_the_destination_and_takes_what_is_before_it() {
         let small = [Segment::from_slice(b"small")];
         let large = [Segment::from_slice(&bytes)];
         let batch = [
-            Outgoing { to: b.local(), pieces: &small, segment_bytes: 0, class: 0 },
-            Outgoing { to: b.local(), pieces: &large, segment_bytes: 0, class: 0 },
-            Outgoing { to: b.local(), pieces: &small, segment_bytes: 0, class: 0 },
+            Outgoing { to: b.local(), pieces: &small, segment_bytes: 0, class: 0, may_fragment: false },
+            Outgoing { to: b.local(), pieces: &large, segment_bytes: 0, class: 0, may_fragment: false },
+            Outgoing { to: b.local(), pieces: &small, segment_bytes: 0, class: 0, may_fragment: false },
         ];
         assert_eq!(a.send(&batch).unwrap(), 1);
         let to = b.local();
@@ -192,7 +198,7 @@ fn too_big_names_the_destination_and_takes_what_is_before_it() {
         assert_eq!(a.send(&batch[2..]).unwrap(), 1);
         assert_eq!(collect(&mut b, 2), [b"small", b"small"]);
         // A segment that is too long does not cost the link its offload.
-        let cut = Outgoing { to, pieces: &large, segment_bytes: 65_530, class: 0 };
+        let cut = Outgoing { to, pieces: &large, segment_bytes: 65_530, class: 0, may_fragment: false };
         assert!(matches!(a.send(&[cut]), Err(SendError::TooBig { .. })));
         assert!(a.offloads());
         assert_eq!(a.counters(), Counters::default());
@@ -205,7 +211,7 @@ fn unreachable_is_skipped_and_counted() {
     let pieces = [Segment::from_slice(b"x")];
     let other_family: SocketAddr = "[::1]:9".parse().unwrap();
     let no_port = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0);
-    let to = |to| Outgoing { to, pieces: &pieces, segment_bytes: 0, class: 0 };
+    let to = |to| Outgoing { to, pieces: &pieces, segment_bytes: 0, class: 0, may_fragment: false };
     assert_eq!(a.send(&[to(b.local()), to(other_family), to(no_port), to(b.local())]).unwrap(), 4);
     assert_eq!(a.counters().skipped, 2);
     assert_eq!(collect(&mut b, 2).len(), 2);
@@ -240,7 +246,7 @@ fn a_port_that_is_nobodys_is_told_of_and_costs_others_nothing() {
         let (_nobody, gone) = nobody(ipv6);
         let bytes = pattern(3000);
         let pieces = [Segment::from_slice(&bytes)];
-        let to = |to| Outgoing { to, pieces: &pieces, segment_bytes: 1000, class: 0 };
+        let to = |to| Outgoing { to, pieces: &pieces, segment_bytes: 1000, class: 0, may_fragment: false };
         // Often enough to make the one who is gone a favourite.
         for _ in 0..100 {
             assert_eq!(a.send(&[to(gone)]).unwrap(), 1);
@@ -273,7 +279,11 @@ fn notices_that_nobody_asks_for_are_forgotten() {
     let pieces = [Segment::from_slice(b"anybody?")];
     let nobodies: Vec<_> = (0..3 * NOTICES_MAX).map(|_| nobody(false)).collect();
     for (_, gone) in &nobodies {
-        assert_eq!(a.send(&[Outgoing { to: *gone, pieces: &pieces, segment_bytes: 0, class: 0 }]).unwrap(), 1);
+        assert_eq!(
+            a.send(&[Outgoing { to: *gone, pieces: &pieces, segment_bytes: 0, class: 0, may_fragment: false }])
+                .unwrap(),
+            1
+        );
         assert_eq!(a.receive(&mut |_| panic!("nobody answers")).unwrap(), 0);
     }
     assert!(std::iter::from_fn(|| a.poll_notice()).count() <= NOTICES_MAX);
@@ -291,7 +301,7 @@ fn mtu_of_loopback() {
     for mut link in [v4, v6] {
         let bytes = pattern(link.mtu(link.local()) as usize);
         let pieces = [Segment::from_slice(&bytes)];
-        let outgoing = Outgoing { to: link.local(), pieces: &pieces, segment_bytes: 0, class: 0 };
+        let outgoing = Outgoing { to: link.local(), pieces: &pieces, segment_bytes: 0, class: 0, may_fragment: false };
         assert_eq!(link.send(&[outgoing]).unwrap(), 1);
         assert_eq!(collect(&mut link, 1), [bytes]);
     }
@@ -314,7 +324,13 @@ fn marks_and_classes_are_carried() {
         let mut a = link_with(ipv6, &config);
         let mut b = link(ipv6);
         let pieces = [Segment::from_slice(b"x")];
-        let batch = [0, 1, 2, 3, 9].map(|class| Outgoing { to: b.local(), pieces: &pieces, segment_bytes: 0, class });
+        let batch = [0, 1, 2, 3, 9].map(|class| Outgoing {
+            to: b.local(),
+            pieces: &pieces,
+            segment_bytes: 0,
+            class,
+            may_fragment: false,
+        });
         assert_eq!(a.send(&batch).unwrap(), 5);
         assert_eq!(collect(&mut b, 5).len(), 5);
 
@@ -364,7 +380,11 @@ fn a_favourite_is_found_used_and_changed() {
         let ping = |from: &mut UdpLink, to: SocketAddr, bytes: &[u8]| {
             let (head, tail) = bytes.split_at(bytes.len() / 2);
             let pieces = [Segment::from_slice(head), Segment::from_slice(tail)];
-            assert_eq!(from.send(&[Outgoing { to, pieces: &pieces, segment_bytes: 0, class: 0 }]).unwrap(), 1);
+            assert_eq!(
+                from.send(&[Outgoing { to, pieces: &pieces, segment_bytes: 0, class: 0, may_fragment: false }])
+                    .unwrap(),
+                1
+            );
         };
         let readable = |link: &UdpLink| {
             let fd = std::os::fd::AsRawFd::as_raw_fd(&link.descriptor().unwrap());
@@ -390,7 +410,7 @@ fn a_favourite_is_found_used_and_changed() {
             // A batch for the favourite, with one that is too big in it.
             let (long, short) = (pattern(70_000), [Segment::from_slice(b"x")]);
             let long = [Segment::from_slice(&long)];
-            let to = |pieces| Outgoing { to: peer.local(), pieces, segment_bytes: 0, class: 0 };
+            let to = |pieces| Outgoing { to: peer.local(), pieces, segment_bytes: 0, class: 0, may_fragment: false };
             let batch = [to(&short), to(&short), to(&long)];
             assert_eq!(a.send(&batch).unwrap(), 2);
             assert!(matches!(a.send(&batch[2..]), Err(SendError::TooBig { .. })));

@@ -1,10 +1,10 @@
 //! Limits that programs are told, with their unit at the end of their name.
 
-use weft_core::limits::MTU_MIN_BYTES;
+use weft_core::limits::MTU_DEFAULT_BYTES;
 use weft_core::packet::{SESSION_BYTES, TRAILER_BYTES, TRANSPORT_BYTES};
 
 /// Bytes of a datagram: it fits in one packet on every path, with the headers of the messages that carry it.
-pub(crate) const DATAGRAM_MAX_BYTES: usize = MTU_MIN_BYTES as usize - DATAGRAM_HEADERS_BYTES;
+pub(crate) const DATAGRAM_MAX_BYTES: usize = MTU_DEFAULT_BYTES as usize - DATAGRAM_HEADERS_BYTES;
 /// Bytes of a packet that are kept for headers.
 const DATAGRAM_HEADERS_BYTES: usize = 80;
 /// Bytes of the messages that an endpoint keeps until a receive is posted, which a program can rely on.

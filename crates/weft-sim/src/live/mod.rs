@@ -299,7 +299,7 @@ impl Live<'_> {
             let each = if transmit.segment_bytes == 0 { bytes.len().max(1) } else { transmit.segment_bytes };
             for datagram in bytes.chunks(each) {
                 self.trace.datagram(now, &format!("{node} -> {to}"), datagram);
-                self.network.send(&mut self.agenda, now, node, to, datagram.to_vec());
+                self.network.send(&mut self.agenda, now, (node, to), datagram.to_vec(), transmit.may_fragment);
             }
         }
         if let Some(text) = party.engine.memory().take_wrong() {

@@ -134,6 +134,7 @@ pub mod srdma_opcode {
     pub const READY_TO_SEND: u8 = 0x08;
     pub const READY_TO_SEND_TAGGED: u8 = 0x09;
     pub const DONE: u8 = 0x0a;
+    pub const WITHDRAW: u8 = 0x0b;
     pub const WRITE: u8 = 0x10;
     pub const WRITE_IMMEDIATE: u8 = 0x11;
     pub const WRITE_VERIFIED: u8 = 0x12;

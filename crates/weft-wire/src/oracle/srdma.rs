@@ -58,6 +58,7 @@ pub fn srdma(bytes: &[u8], out: &mut Decoded) -> Result<(), Refusal> {
             take!(ReadyToSend IMMEDIATE by_tag SrdmaMessage SrdmaRemote SrdmaTag SrdmaImmediate)
         }
         opcode::DONE => take!(Invalidate PLAIN by_message SrdmaMessage SrdmaInvalidate),
+        opcode::WITHDRAW => take!(Control REJECT by_handle),
         opcode::WRITE => take!(Write PLAIN by_message SrdmaMessage SrdmaRemote),
         opcode::WRITE_IMMEDIATE => take!(Write IMMEDIATE by_message SrdmaMessage SrdmaRemote SrdmaImmediate),
         opcode::WRITE_VERIFIED => take!(Write VERIFY by_message SrdmaMessage SrdmaRemote SrdmaVerify),

@@ -60,6 +60,13 @@ impl<M: Memory> Engine<M> {
         out.pieces.push(Piece::Bytes { start: behind as u32, length: (out.bytes.len() - behind) as u32 });
         out.to = peer;
         out.class = class;
+        let tail = bundle.tail.map_or(0, |tail| tail.length as usize);
+        let length = out.bytes.len() - start + tail;
+        if length > MTU_MIN_BYTES as usize {
+            // Only a packet that cannot be cut is too long, or an answer that is.
+            out.may_fragment = bundle.again || length > self.path_mtu(peer);
+            self.statistics.fragmentable += u64::from(out.may_fragment);
+        }
         self.statistics.datagrams_sent += 1;
         true
     }
@@ -72,6 +79,8 @@ pub(super) struct Bundle {
     pub(super) entries: usize,
     first: u16,
     tail: Option<Tail>,
+    /// What it answers was asked for before.
+    pub(super) again: bool,
 }
 
 /// The payload of a bundle's last packet, where it is.
@@ -88,7 +97,7 @@ impl Bundle {
         out.bytes.clear();
         out.pieces.clear();
         out.bytes.resize(SESSION_BYTES + ENTRY_LENGTH_BYTES, 0);
-        Bundle { entries: 0, first: 0, tail: None }
+        Bundle { entries: 0, first: 0, tail: None, again: false }
     }
 
     pub(super) fn cancel(self, out: &mut Transmit) {

@@ -19,20 +19,21 @@ use crate::command::{Command, CommandFlags, Operation};
 use crate::event::Failure;
 use crate::hash::Peer;
 use crate::limits::{
-    ACK_EVERY, BUNDLE_MAX_BYTES, PIO_MAX_BYTES, RESTS_TOGETHER, SEGMENTS_MAX, STARTED_LOOKS, TRANSMIT_MAX_BYTES,
+    ACK_EVERY, BUNDLE_MAX_BYTES, MTU_MIN_BYTES, PIO_MAX_BYTES, RESTS_TOGETHER, SEGMENTS_MAX, STARTED_LOOKS,
+    TRANSMIT_MAX_BYTES,
 };
 use crate::memory::{Access, Fault, LocalKey, Memory};
 use crate::packet::{
     ENTRY_LENGTH_BYTES, HEADERS_MAX_BYTES, Reliability, SESSION_BYTES, SessionHeader, Status, TRAILER_BYTES, UNORDERED,
     between, whole,
 };
-use crate::reliable::entry::{Entry, Phase};
-use crate::reliable::lane::{Class, order};
+use crate::reliable::entry::{Entries, Entry, Phase};
+use crate::reliable::lane::{Class, Reissue, order};
 use crate::reliable::life::{Life, Request};
 use crate::reliable::tracker::{Sent, SentState, Tracker};
 use crate::time::Time;
 
-use frame::{Bundle, Tail, append_copy, append_segment, has_segment_room};
+use frame::{Bundle, Tail, append_copy, append_segment, has_segment_room, segments};
 
 /// An answer without data that goes out at once.
 #[derive(Clone, Copy, Debug)]
@@ -102,6 +103,7 @@ impl<M: Memory> Engine<M> {
         transmit.bytes.clear();
         transmit.pieces.clear();
         transmit.segment_bytes = 0;
+        transmit.may_fragment = false;
         if self.credits_due {
             self.grant_due();
         }
@@ -200,35 +202,35 @@ impl<M: Memory> Engine<M> {
     /// to the same peer.
     fn transmit_answers(&mut self, now: Time, transmit: &mut Transmit) -> bool {
         let mut bundle = Bundle::begin(transmit);
-        let peer = loop {
+        let first = loop {
             if let Some(answer) = self.answers.front() {
                 // The life ended since: the peer asks again and is told then.
                 if self.is_void(answer) {
                     self.answers.pop_front();
                     continue;
                 }
-                break answer.request.from;
+                break answer.request;
             }
             if let Some(&life) = self.acks_now.front() {
-                match self.lives.get(life) {
-                    Some(life) if life.ack.is_some() => break life.peer,
-                    _ => {
+                match self.lives.get(life).and_then(|life| life.ack) {
+                    Some(ack) => break ack.request,
+                    None => {
                         self.acks_now.pop_front();
                         continue;
                     }
                 }
             }
             let Some(&(due, life)) = self.acks_later.front() else { return false };
-            let pending = self.lives.get(life).filter(|life| life.ack.is_some_and(|ack| ack.due == due));
+            let pending = self.lives.get(life).and_then(|life| life.ack).filter(|ack| ack.due == due);
             match pending {
-                Some(life) if due <= now => break life.peer,
+                Some(ack) if due <= now => break ack.request,
                 Some(_) => return false,
                 None => {
                     self.acks_later.pop_front();
                 }
             }
         };
-        let limit = self.bundle_limit(peer);
+        let (peer, limit) = (first.from, self.answer_limit(&first));
         while let Some(answer) = self.answers.front().copied().filter(|answer| answer.request.from == peer) {
             if !self.add_answer(now, &answer, transmit, &mut bundle, limit) {
                 break;
@@ -250,10 +252,19 @@ impl<M: Memory> Engine<M> {
         !without_life && !lives && answer.kind == Kind::Acknowledge
     }
 
+    /// What datagrams to a peer may have.
+    fn path_mtu(&self, peer: SocketAddr) -> usize {
+        self.path_bytes(peer).unwrap_or(self.config.mtu_bytes) as usize
+    }
+
     fn bundle_limit(&self, peer: SocketAddr) -> usize {
-        let tracker = self.tracker_index(peer).and_then(|index| self.trackers.get(index));
-        let mtu = tracker.map_or(self.config.mtu_bytes, |tracker| tracker.mtu);
-        (mtu as usize).min(BUNDLE_MAX_BYTES)
+        self.path_mtu(peer).min(BUNDLE_MAX_BYTES)
+    }
+
+    /// The same of a bundle of answers. If the one before was too long, only who asks again knows: this one is not.
+    fn answer_limit(&self, request: &Request) -> usize {
+        let limit = self.bundle_limit(request.from);
+        if request.again { limit.min(MTU_MIN_BYTES as usize) } else { limit }
     }
 
     /// The acknowledgement that a peer is owed, if any: it rides along whenever something goes there.
@@ -322,7 +333,10 @@ impl<M: Memory> Engine<M> {
     /// Builds the next datagrams to one target.
     fn transmit_requests(&mut self, now: Time, index: u32, transmit: &mut Transmit) -> bool {
         let Some(tracker) = self.trackers.get(index) else { return false };
-        let (peer, limit) = (tracker.peer, (tracker.mtu as usize).min(BUNDLE_MAX_BYTES));
+        let (peer, limit) = (tracker.peer, (tracker.mtu() as usize).min(BUNDLE_MAX_BYTES));
+        if tracker.mtu_probe_wanted {
+            return self.transmit_mtu_probe(now, index, transmit);
+        }
         let mut bundle = Bundle::begin(transmit);
         if self.add_short_requests(now, index, transmit, &mut bundle, limit) {
             self.add_pending_ack(now, peer, transmit, &mut bundle, limit);
@@ -339,6 +353,9 @@ impl<M: Memory> Engine<M> {
                 break;
             }
             any = true;
+            if transmit.may_fragment {
+                break;
+            }
         }
         transmit.to = peer;
         transmit.class = CLASS_BULK;
@@ -360,7 +377,7 @@ impl<M: Memory> Engine<M> {
         {
             let Some((handle, offset, length)) = self.measure(index, pick) else { break };
             let payload = match self.entries.get(handle) {
-                Some(entry) if entry.rendezvous != 0 || entry.is_read() => 0,
+                Some(entry) if entry.rendezvous != 0 || entry.is_read() || self.withdraws(index, pick) => 0,
                 Some(_) => length,
                 None => 0,
             };
@@ -402,7 +419,7 @@ impl<M: Memory> Engine<M> {
         let Some((handle, offset, length)) = self.measure(index, pick) else { return false };
         let (Some(entry), Some(tracker)) = (self.entries.get(handle), self.trackers.get(index)) else { return false };
         let room = ANSWER_BYTES + 2 * ENTRY_LENGTH_BYTES + header_bytes(entry) + length as usize + TRAILER_BYTES;
-        if !is_long(entry, length) || room > tracker.mtu as usize {
+        if !is_long(entry, length) || room > tracker.mtu() as usize || self.withdraws(index, pick) {
             return false;
         }
         let (local, offset) = (entry.command.local, entry.command.offset + u64::from(offset));
@@ -416,7 +433,8 @@ impl<M: Memory> Engine<M> {
         let Some((handle, offset, length)) = self.measure(index, pick) else { return false };
         let Some(entry) = self.entries.get(handle) else { return false };
         let total = header_bytes(entry) + length as usize + TRAILER_BYTES;
-        if !is_long(entry, length) || !has_segment_room(out, total) {
+        let may_fragment = self.trackers.get(index).is_some_and(|tracker| total > tracker.mtu() as usize);
+        if !is_long(entry, length) || !has_segment_room(out, total) || may_fragment && !out.pieces.is_empty() {
             return false;
         }
         let (local, base) = (entry.command.local, entry.command.offset);
@@ -432,6 +450,8 @@ impl<M: Memory> Engine<M> {
             self.local_fault(now, handle, fault);
             return true;
         }
+        out.may_fragment = may_fragment;
+        self.statistics.fragmentable += u64::from(may_fragment);
         self.statistics.datagrams_sent += 1;
         true
     }
@@ -463,7 +483,7 @@ impl<M: Memory> Engine<M> {
         }
         let handle = tracker.next_command(&mut self.entries)?;
         let entry = self.entries.get(handle)?;
-        let length = packet_length(entry, tracker.mtu, 0);
+        let length = packet_length(entry, tracker.mtu(), 0);
         let admitted = tracker.congestion.admits(u64::from(weight(entry, length)));
         admitted.then_some(Pick::New(handle, 0, length))
     }
@@ -478,7 +498,7 @@ impl<M: Memory> Engine<M> {
             && let Some(refusals) = tracker.lane(entry.lane).map(|lane| lane.refusals(Class::Message))
             && let Some(refused) = refusals.packets.front().filter(|_| refusals.permits() && !is_full(tracker))
             && order(refused.number, entry.number).is_lt()
-            && self.entries.get(refused.handle).is_some_and(|entry| may_go(weight(entry, refused.length)))
+            && reissued(&self.entries, tracker, refused).is_some_and(|(entry, length)| may_go(weight(entry, length)))
         {
             return Some(Pick::Reissue(entry.lane, Class::Message));
         }
@@ -517,7 +537,8 @@ impl<M: Memory> Engine<M> {
         if let Some((lane, class)) = tracker.next_refused().filter(|_| tracker.own.is_empty()) {
             if begun.is_none() || tracker.starts_next {
                 let refused = tracker.lane(lane)?.refusals(class).packets.front()?;
-                let weight = weight(self.entries.get(refused.handle)?, refused.length);
+                let (entry, length) = reissued(&self.entries, tracker, refused)?;
+                let weight = weight(entry, length);
                 let goes = tracker.allowance > 0 || tracker.congestion.admits(u64::from(weight));
                 return goes.then_some(Pick::Reissue(lane, class));
             }
@@ -531,7 +552,7 @@ impl<M: Memory> Engine<M> {
         let (Some(new), Some(handle)) = (next, begun) else {
             return match (next, begun) {
                 (Some(new), None) => {
-                    let length = packet_length(self.entries.get(new)?, tracker.mtu, 0);
+                    let length = packet_length(self.entries.get(new)?, tracker.mtu(), 0);
                     self.admitted(index, new, length).then_some(Pick::New(new, 0, length))
                 }
                 (_, Some(handle)) => self.pick_begun(index, handle),
@@ -541,8 +562,8 @@ impl<M: Memory> Engine<M> {
         // One that needs a last packet gets it first.
         let (fresh, entry) = (self.entries.get(new)?, self.entries.get(handle)?);
         let rest = entry.wire_length() - entry.cut;
-        let ends = packet_length(entry, tracker.mtu, entry.cut) == rest;
-        let begins = packet_length(fresh, tracker.mtu, 0);
+        let ends = packet_length(entry, tracker.mtu(), entry.cut) == rest;
+        let begins = packet_length(fresh, tracker.mtu(), 0);
         let (starts_next, few) = (tracker.starts_next, tracker.started.len() < RESTS_TOGETHER);
         let waits = !among_short
             && (is_long(fresh, begins) && !is_long(entry, rest))
@@ -557,7 +578,7 @@ impl<M: Memory> Engine<M> {
     /// The next packet of a command that is begun.
     fn pick_begun(&self, index: u32, handle: u16) -> Option<Pick> {
         let entry = self.entries.get(handle)?;
-        let length = packet_length(entry, self.trackers.get(index)?.mtu, entry.cut);
+        let length = packet_length(entry, self.trackers.get(index)?.mtu(), entry.cut);
         self.admitted(index, handle, length).then_some(Pick::New(handle, entry.cut, length))
     }
 
@@ -583,10 +604,19 @@ impl<M: Memory> Engine<M> {
             Pick::New(handle, offset, length) => (handle, offset, length),
             Pick::Reissue(lane, class) => {
                 let refused = tracker.lane(lane)?.refusals(class).packets.front()?;
-                (refused.handle, refused.offset, refused.length)
+                (refused.handle, refused.offset, reissued(&self.entries, tracker, refused)?.1)
             }
             Pick::Probe => (0, 0, 0),
         })
+    }
+
+    /// Whether a packet was cut for more than the way now carries: it is withdrawn, to be cut anew (P-7.15). A read is asked
+    /// for in parts, and an atomic cannot be cut.
+    fn withdraws(&self, index: u32, pick: Pick) -> bool {
+        let Pick::Again(psn) = pick else { return false };
+        let Some(tracker) = self.trackers.get(index) else { return false };
+        let Some(sent) = tracker.get(psn).filter(|sent| sent.weight > tracker.mtu()) else { return false };
+        self.entries.get(sent.handle).is_some_and(|entry| !entry.is_read() && !entry.is_atomic())
     }
 
     /// Gives the packet its psn, notes that it is sent, and writes its headers. Returns their length.
@@ -595,6 +625,7 @@ impl<M: Memory> Engine<M> {
             return self.encode_probe(now, index, out);
         }
         let (handle, offset, length) = self.measure(index, pick)?;
+        let withdraws = self.withdraws(index, pick);
         let epoch = self.epoch;
         let tracker = self.trackers.get_mut(index)?;
         let entry = self.entries.get_mut(handle)?;
@@ -631,6 +662,7 @@ impl<M: Memory> Engine<M> {
                     offset,
                     length,
                     received: 0,
+                    asked: 0,
                     weight,
                     first_sent: now,
                     last_sent: now,
@@ -664,14 +696,17 @@ impl<M: Memory> Engine<M> {
             Pick::Reissue(lane, class) => {
                 tracker.allowance = tracker.allowance.saturating_sub(1);
                 tracker.starts_next = false;
-                tracker.take_refused(lane, class);
+                entry.packets += u32::from(tracker.take_refused(lane, class, length));
             }
             _ => {}
         }
-        let sent = *tracker.get(psn)?;
+        let room = packet_room(entry, tracker.mtu());
+        let sent = tracker.get_mut(psn)?;
+        sent.asked = sent.received + (sent.length - sent.received).min(room);
+        let sent = *sent;
         tracker.unasked += 1;
         let tail = !tracker.has_new() && tracker.started.is_empty();
-        let ends_long = entry.is_cut() && entry.command.length > tracker.mtu;
+        let ends_long = entry.is_cut() && entry.command.length > tracker.mtu();
         let fills = !tracker.congestion.admits(u64::from(weight));
         if entry.is_read() {
             tracker.reads_wait = fills;
@@ -686,6 +721,7 @@ impl<M: Memory> Engine<M> {
             (tracker.unasked, tracker.asked) = (0, psn);
         }
         let after = match entry.ordered {
+            _ if withdraws => 0,
             true => tracker.lane(entry.lane).and_then(|lane| lane.after(entry.number)).unwrap_or(0),
             false if entry.is_send() => UNORDERED,
             false => 0,
@@ -697,17 +733,21 @@ impl<M: Memory> Engine<M> {
             ticket: tracker.ticket,
             data: entry.command.has(CommandFlags::IMMEDIATE),
         };
-        let generic = request_command(entry, &sent, ask);
+        let generic = match withdraws {
+            true => whole(Kind::Control, Flags::REJECT | Flags::RETRANSMIT | Flags::ACK_REQUEST),
+            false => request_command(entry, &sent, ask),
+        };
         let generic = between(generic, entry.to.endpoint, entry.source, epoch, psn as u32);
         self.statistics.packets_sent += 1;
+        self.statistics.withdrawn += u64::from(withdraws);
         self.codec.encode(&generic, &reliability, out)
     }
 
     fn encode_probe(&mut self, now: Time, index: u32, out: &mut [u8]) -> Option<usize> {
-        let epoch = self.epoch;
         let tracker = self.trackers.get_mut(index)?;
         tracker.probe_wanted = false;
         tracker.probe_count = tracker.probe_count.wrapping_add(1).max(1);
+        tracker.probe_handle = tracker.probe_count;
         tracker.owes_probe = false;
         let idle = tracker.is_done();
         let timestamp = now.micros() as u32;
@@ -715,6 +755,35 @@ impl<M: Memory> Engine<M> {
             let first = tracker.probe.map_or(now, |(first, _)| first);
             tracker.probe = Some((first, timestamp));
         }
+        self.encode_last_probe(index, out)
+    }
+
+    /// Sends a PROBE that is as long as datagrams might be (P-8.9). Nothing waits for its answer.
+    #[cold]
+    fn transmit_mtu_probe(&mut self, now: Time, index: u32, transmit: &mut Transmit) -> bool {
+        let Some(tracker) = self.trackers.get_mut(index) else { return false };
+        tracker.mtu_probe_wanted = false;
+        tracker.probe_count = tracker.probe_count.wrapping_add(1).max(1);
+        let length = tracker.path.send_probe(now, tracker.probe_count, now.micros() as u32) as usize;
+        (transmit.to, transmit.class) = (tracker.peer, CLASS_CONTROL);
+        let mut packet = [0; HEADERS_MAX_BYTES];
+        let Some(headers) = self.encode_last_probe(index, &mut packet) else { return false };
+        self.sequence += 1;
+        let session = self.session(now, CLASS_CONTROL, false);
+        self.codec.write_session(&mut packet, &session);
+        transmit.bytes.clear();
+        transmit.bytes.extend_from_slice(packet.get(..headers).unwrap_or_default());
+        transmit.bytes.resize(length.saturating_sub(TRAILER_BYTES).max(headers), 0);
+        let crc = self.memory.crc32c_bytes(0, &transmit.bytes);
+        transmit.bytes.extend_from_slice(&crc.to_le_bytes());
+        transmit.pieces.push(Piece::Bytes { start: 0, length: transmit.bytes.len() as u32 });
+        self.statistics.datagrams_sent += 1;
+        true
+    }
+
+    fn encode_last_probe(&mut self, index: u32, out: &mut [u8]) -> Option<usize> {
+        let epoch = self.epoch;
+        let tracker = self.trackers.get(index)?;
         let reliability = Reliability {
             handle: tracker.probe_count,
             span: (tracker.next() - tracker.base) as u16,
@@ -736,6 +805,12 @@ impl<M: Memory> Engine<M> {
     fn local_fault(&mut self, now: Time, handle: u16, _: Fault) {
         self.finish(now, handle, Err(Failure::LocalFault));
     }
+}
+
+/// The command of a packet that is issued again, and as many bytes of it as the way now carries (P-7.15).
+fn reissued<'a>(entries: &'a Entries, tracker: &Tracker, packet: &Reissue) -> Option<(&'a Entry, u32)> {
+    let entry = entries.get(packet.handle)?;
+    Some((entry, packet.length.min(packet_room(entry, tracker.mtu()))))
 }
 
 /// Whether a target's psns are used up for now.
@@ -775,8 +850,16 @@ fn header_bytes(entry: &Entry) -> usize {
 
 /// Bytes of a command's next packet; of a read, of its response.
 fn packet_length(entry: &Entry, mtu: u32, offset: u32) -> u32 {
-    let room = mtu.saturating_sub((header_bytes(entry) + TRAILER_BYTES) as u32).max(1);
-    entry.wire_length().saturating_sub(offset).min(room)
+    entry.wire_length().saturating_sub(offset).min(packet_room(entry, mtu))
+}
+
+/// Bytes of a command that a packet can take.
+fn packet_room(entry: &Entry, mtu: u32) -> u32 {
+    // P-4.7: an atomic is one packet, however long.
+    if entry.is_atomic() {
+        return u32::MAX;
+    }
+    mtu.saturating_sub((header_bytes(entry) + TRAILER_BYTES) as u32).max(1)
 }
 
 /// Whether the payload of a packet of so many bytes stays in memory (DMA), so that it cannot share a datagram.
@@ -841,8 +924,8 @@ fn request_command(entry: &Entry, sent: &Sent, ask: bool) -> Generic {
         Operation::Datagram => message(Kind::Datagram, with_immediate).with(Slot::Immediate, command.immediate),
         Operation::Write => remote(message(Kind::Write, with_immediate)).with(Slot::Immediate, command.immediate),
         Operation::Read | Operation::Pull => {
-            // P-5.3: what is still missing of this piece.
-            let (at, left) = (sent.offset + sent.received, sent.length - sent.received);
+            // P-5.3: what is still missing of this piece, as far as the way carries it.
+            let (at, left) = (sent.offset + sent.received, sent.asked - sent.received);
             Generic::new(Kind::ReadRequest, flags)
                 .with(Slot::Message, u64::from(entry.number))
                 .with(Slot::Offset, u64::from(at))

@@ -5,18 +5,20 @@ use super::*;
 impl<M: Memory> Engine<M> {
     /// A response, and those behind it that can leave with it.
     pub(super) fn transmit_responses(&mut self, now: Time, first: Response, transmit: &mut Transmit) -> bool {
-        let peer = first.request.from;
+        let (peer, again) = (first.request.from, first.request.again);
         transmit.to = peer;
         transmit.class = CLASS_RESPONSE;
-        let limit = self.bundle_limit(peer);
+        let limit = self.answer_limit(&first.request);
+        let fits = |next: &Response| next.request.from == peer && next.request.again == again;
         let mut bundle = Bundle::begin(transmit);
+        bundle.again = again;
         if !self.add_response(now, &first, transmit, Some(&mut bundle), limit) {
             bundle.cancel(transmit);
             if !self.add_response(now, &first, transmit, None, limit) {
                 return false;
             }
             // Reads of a long range come one behind the other.
-            while self.responses.front().is_some_and(|next| next.request.from == peer) {
+            while self.responses.front().is_some_and(fits) {
                 let Some(next) = self.responses.pop_front() else { break };
                 if !self.add_response(now, &next, transmit, None, limit) {
                     self.responses.push_front(next);
@@ -25,7 +27,7 @@ impl<M: Memory> Engine<M> {
             }
             return !transmit.pieces.is_empty();
         }
-        while self.responses.front().is_some_and(|next| next.request.from == peer) {
+        while self.responses.front().is_some_and(fits) {
             let Some(next) = self.responses.pop_front() else { break };
             if !self.add_response(now, &next, transmit, Some(&mut bundle), limit) {
                 self.responses.push_front(next);
@@ -195,6 +197,10 @@ impl<M: Memory> Engine<M> {
         let result = if sent.is_some() { Ok(()) } else { Err(Failure::LocalFault) };
         self.report(command, result);
         if sent.is_some() {
+            let known = self.addresses.mtu(command.peer).unwrap_or(self.config.mtu_bytes);
+            let mtu = self.path_bytes(datagram.to.socket).map_or(known, |bytes| bytes.min(known)) as usize;
+            transmit.may_fragment = segments(transmit).1 > mtu.max(MTU_MIN_BYTES as usize);
+            self.statistics.fragmentable += u64::from(transmit.may_fragment);
             self.statistics.datagrams_sent += 1;
             self.statistics.packets_sent += 1;
         }
