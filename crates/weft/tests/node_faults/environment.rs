@@ -219,7 +219,10 @@ fn a_child_that_lives_on_hides_no_death() {
     let options = Options { level: Level::Delivered, ..Default::default() };
     process.stop();
     node.endpoint.tagged_send_with(peer, 5, vec![1; 1000], options).unwrap();
+    let place = node.domain.addresses().address(peer).unwrap().socket;
     process.kill();
+    // A process that starts again has its address.
+    drop(std::net::UdpSocket::bind(place).expect("the child does not hold the port"));
     let ended = node.queue.wait(Some(PATIENCE)).unwrap().expect("the death is noticed");
     assert!(ended.result.is_err(), "{ended:?}");
     assert!(node.domain.local_statistics().eager > 0, "shared memory was the way");
