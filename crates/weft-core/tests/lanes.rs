@@ -8,8 +8,9 @@ use weft_core::address::PeerId;
 use weft_core::atomic::{AtomicCall, AtomicOperation, Datatype};
 use weft_core::command::{Command, CommandFlags, EndpointId, Operation};
 use weft_core::engine::{Bindings, Config, EndpointKind};
-use weft_core::limits::FETCHES_MAX;
+use weft_core::limits::{ACK_SOON_US, FETCHES_MAX};
 use weft_core::memory::Access;
+use weft_core::time::Time;
 
 const KEY: u64 = 77;
 /// The second endpoint of node 1.
@@ -157,6 +158,39 @@ fn a_lone_write_is_acknowledged_at_once() {
     assert_eq!(acknowledgements, 1, "the first has asked, and its answer is on its way");
     pair.settle();
     assert_eq!(ended(&mut pair).len(), 10);
+}
+
+/// Two that write to each other need no datagrams beside: what asks for an acknowledgement is answered by the next write.
+#[test]
+fn a_write_takes_the_acknowledgement_along_that_another_has_asked_for() {
+    let (mut pair, _) = pair(Config::default());
+    let write = |pair: &mut Pair, from: usize| {
+        let written =
+            |command: &mut Command| (command.operation, command.key, command.address) = (Operation::Write, KEY, 0);
+        pair.send(from, &[1; 8], written).unwrap();
+    };
+    pair.nodes[0].engine.memory_mut().register(KEY, vec![0; 64], Access::REMOTE_WRITE);
+    for from in [0, 1] {
+        write(&mut pair, from);
+        pair.settle();
+        pair.sent(from);
+    }
+    for round in 0..50 {
+        let (from, to) = (round % 2, 1 - round % 2);
+        write(&mut pair, from);
+        let [mut datagram] = drain(&mut pair, from).try_into().unwrap();
+        let (now, socket) = (pair.now, pair.nodes[from].socket);
+        pair.nodes[from].engine.handle_late();
+        pair.nodes[to].engine.handle_datagram_early(now, socket, &mut datagram, false);
+        assert!(drain(&mut pair, to).is_empty(), "it waits for a moment");
+        assert!(pair.nodes[to].engine.has_output(now.plus_micros(ACK_SOON_US)), "and for no longer");
+        pair.now = now.plus_micros(1);
+    }
+    assert!(pair.nodes[0].engine.hasten_acks(Time::NEVER) && pair.nodes[0].engine.has_output(pair.now));
+    pair.settle();
+    for _ in 0..25 {
+        assert_eq!((pair.sent(0).result, pair.sent(1).result), (Ok(()), Ok(())));
+    }
 }
 
 /// Requests and responses take turns, however many requests there are.

@@ -293,8 +293,13 @@ impl Core {
             local.progress(&mut self.engine);
         }
         self.progress_packets();
-        if self.engine.has_late() {
+        let hastened = self.engine.hasten_acks(Time::NEVER);
+        if hastened || self.engine.has_late() {
             self.engine.handle_late();
+            if hastened {
+                let now = self.now();
+                self.transmit(now);
+            }
             // Who sleeps may have waited for just this.
             self.notify();
         }

@@ -309,8 +309,9 @@ pub struct Engine<M> {
     first_ticket: u64,
     last_ticket: u64,
     discarded_ticket: u64,
-    /// Lives whose acknowledgement is due, now and later.
+    /// Lives whose acknowledgement is due: now, soon, and later.
     acks_now: VecDeque<u32>,
+    acks_soon: VecDeque<(Time, u32)>,
     acks_later: VecDeque<(Time, u32)>,
     /// No life needs anything but acknowledgements before this.
     lives_due: Time,
@@ -405,6 +406,7 @@ impl<M: Memory> Engine<M> {
             last_ticket: first_ticket - 1,
             discarded_ticket: first_ticket - 1,
             acks_now: VecDeque::new(),
+            acks_soon: VecDeque::new(),
             acks_later: VecDeque::new(),
             lives_due: Time::NEVER,
             answers: VecDeque::new(),
@@ -519,11 +521,13 @@ impl<M: Memory> Engine<M> {
     pub fn handle_datagram(&mut self, now: Time, from: SocketAddr, datagram: &mut [u8], marked: bool) {
         self.handle_datagram_early(now, from, datagram, marked);
         self.handle_late();
+        self.hasten_acks(Time::NEVER);
     }
 
     /// As [`Engine::handle_datagram`], for a driver that wants to go on with a request as soon as it can: an
-    /// acknowledgement behind it may be left, as if it came later. [`Engine::handle_late`] takes it, and has to be called
-    /// before the driver sleeps.
+    /// acknowledgement behind it may be left, as if it came later, and one that a write asks for waits for a moment, so that
+    /// what the user sends now takes it along. [`Engine::handle_late`] takes the one and [`Engine::hasten_acks`] sends the
+    /// other; both have to be called before the driver sleeps.
     pub fn handle_datagram_early(&mut self, now: Time, from: SocketAddr, datagram: &mut [u8], marked: bool) {
         self.handle_late();
         self.clock = now;
@@ -579,6 +583,20 @@ impl<M: Memory> Engine<M> {
         if let Some((arrived, packet)) = self.late.take() {
             self.handle_packet(&arrived, &packet, &mut Decoded::default());
         }
+    }
+
+    /// Lets acknowledgements go that have waited for company until `now`; [`Time::NEVER`]: all. True: there are some.
+    pub fn hasten_acks(&mut self, now: Time) -> bool {
+        let mut some = false;
+        while let Some(&(due, index)) = self.acks_soon.front().filter(|(due, _)| *due <= now) {
+            self.acks_soon.pop_front();
+            // Others have gone along with something.
+            if self.lives.get(index).and_then(|life| life.ack).is_some_and(|ack| ack.soon == due) {
+                self.acks_now.push_back(index);
+                some = true;
+            }
+        }
+        some
     }
 
     /// Whether [`Engine::handle_late`] has something to do.

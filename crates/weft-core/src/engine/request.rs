@@ -12,8 +12,9 @@ use crate::atomic::{AtomicCall, AtomicClass};
 use crate::command::EndpointId;
 use crate::hash::Peer;
 use crate::limits::{
-    ACK_DELAY_US, ACK_EVERY, ANSWERS_MAX, ATOMIC_MAX_BYTES, HELD_MAX_BYTES, MESSAGE_LENGTH_MAX_BYTES, ORDER_HOLD_BYTES,
-    ORDER_HOLD_MAX_BYTES, ORDER_HOLD_US, REPLAY_RESULTS_MAX, RESPONSE_PIECES_MAX, VERIFY_MAX_BYTES, WINDOW_MAX,
+    ACK_DELAY_US, ACK_EVERY, ACK_SOON_US, ANSWERS_MAX, ATOMIC_MAX_BYTES, HELD_MAX_BYTES, MESSAGE_LENGTH_MAX_BYTES,
+    ORDER_HOLD_BYTES, ORDER_HOLD_MAX_BYTES, ORDER_HOLD_US, REPLAY_RESULTS_MAX, RESPONSE_PIECES_MAX, VERIFY_MAX_BYTES,
+    WINDOW_MAX,
 };
 use crate::memory::{Access, Fault, Memory};
 use crate::packet::{Reliability, Status};
@@ -32,6 +33,15 @@ pub(super) enum Verdict {
     Refused(Status),
     /// An earlier message of its stream has not come.
     OutOfOrder,
+}
+
+/// Whether an acknowledgement was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    Not,
+    /// By one whose target may have something to send first: two that write to each other need no datagrams beside.
+    Soon,
+    Now,
 }
 
 /// A request, decoded.
@@ -65,7 +75,7 @@ impl<M: Memory> Engine<M> {
                 self.handle_request(arrived, packet, decoded, &reliability);
             }
             Kind::Control if !response => self.handle_answer(arrived, decoded, &reliability, payload),
-            Kind::Probe => self.handle_probe(arrived, decoded, &reliability),
+            Kind::Probe => self.handle_probe(arrived, decoded, &reliability, payload.len()),
             Kind::Datagram => self.handle_unreliable(arrived, decoded, payload),
             Kind::Send
             | Kind::TaggedSend
@@ -100,7 +110,7 @@ impl<M: Memory> Engine<M> {
         state.last = arrived.now;
         match state.arrive(request.psn, reliability.span) {
             Arrival::New => {
-                self.mark_and_answer(life, request, Verdict::Refused(Status::NotSupported), true);
+                self.mark_and_answer(life, request, Verdict::Refused(Status::NotSupported), Asked::Now);
             }
             Arrival::Marked(Mark::Refused(status)) => self.answer(request, status, 0, Kind::Acknowledge),
             Arrival::OutOfWindow => self.answer(request, Status::OutOfWindow, 0, Kind::Acknowledge),
@@ -195,7 +205,12 @@ impl<M: Memory> Engine<M> {
     fn conclude(&mut self, input: &RequestIn<'_>, packet: &[u8], verdict: Verdict) {
         let request = input.request;
         if verdict != Verdict::OutOfOrder {
-            let asked = input.decoded.command.flags().contains(Flags::ACK_REQUEST);
+            let command = &input.decoded.command;
+            let asked = match command.flags().contains(Flags::ACK_REQUEST) {
+                false => Asked::Not,
+                true if matches!(command.kind(), Kind::Write | Kind::Atomic) && !request.again => Asked::Soon,
+                true => Asked::Now,
+            };
             self.mark_and_answer(input.life, request, verdict, asked);
             self.release_held(input.now, input.life, Some((request.source, request.destination)));
             return;
@@ -221,7 +236,7 @@ impl<M: Memory> Engine<M> {
         });
     }
 
-    fn mark_and_answer(&mut self, index: u32, request: Request, verdict: Verdict, asked: bool) {
+    fn mark_and_answer(&mut self, index: u32, request: Request, verdict: Verdict, asked: Asked) {
         let Some(life) = self.lives.get_mut(index) else { return };
         match verdict {
             Verdict::Accepted => {
@@ -267,7 +282,7 @@ impl<M: Memory> Engine<M> {
             };
             let verdict = self.execute(&input);
             // P-6.4: what has waited long enough, for a message that was lost, is forgotten and comes again.
-            self.mark_and_answer(index, request, verdict, true);
+            self.mark_and_answer(index, request, verdict, Asked::Now);
         }
     }
 
@@ -370,38 +385,46 @@ impl<M: Memory> Engine<M> {
     }
 
     fn refuse_ticket(&mut self, request: Request, status: Status, kind: Kind) {
-        let offer = match status {
-            Status::Synchronise | Status::Restarted => {
-                self.last_ticket += 1;
-                self.statistics.tickets_offered += 1;
-                self.last_ticket
-            }
-            _ => 0,
-        };
+        let offer = self.offer(status);
         self.answer(request, status, offer, kind);
     }
 
-    fn handle_probe(&mut self, arrived: &Arrived, decoded: &Decoded, reliability: &Reliability) {
+    /// The ticket that goes with a refusal, if one does.
+    fn offer(&mut self, status: Status) -> u64 {
+        if !matches!(status, Status::Synchronise | Status::Restarted) {
+            return 0;
+        }
+        self.last_ticket += 1;
+        self.statistics.tickets_offered += 1;
+        self.last_ticket
+    }
+
+    fn handle_probe(&mut self, arrived: &Arrived, decoded: &Decoded, reliability: &Reliability, padding: usize) {
         let request = Self::request_of(arrived, &decoded.command, reliability);
-        match self.life_of_ticket(arrived.now, &request, None) {
+        let (status, offer) = match self.life_of_ticket(arrived.now, &request, None) {
             Ok(life) => {
                 if let Some(life) = life.and_then(|index| self.lives.get_mut(index)) {
                     life.probed(request.psn.wrapping_sub(u32::from(reliability.span)), request.psn);
                     life.last = arrived.now;
                 }
                 self.lives_due = self.lives_due.min(arrived.now.plus_micros(ORDER_HOLD_US));
-                self.answer(request, Status::Accepted, 0, Kind::Probe);
+                (Status::Accepted, 0)
             }
-            Err(status) => self.refuse_ticket(request, status, Kind::Probe),
-        }
+            Err(status) => (status, self.offer(status)),
+        };
+        self.push_answer(Answer { request, status, offer, kind: Kind::Probe, padding: padding as u32 });
     }
 
     // ------------------------------------------------------------------ answers
 
     pub(super) fn answer(&mut self, request: Request, status: Status, offer: u64, kind: Kind) {
+        self.push_answer(Answer { request, status, offer, kind, padding: 0 });
+    }
+
+    fn push_answer(&mut self, answer: Answer) {
         // A peer that floods us is not answered; an honest one asks again.
         if self.answers.len() < ANSWERS_MAX {
-            self.answers.push_back(Answer { request, status, offer, kind });
+            self.answers.push_back(answer);
         }
     }
 
@@ -416,17 +439,21 @@ impl<M: Memory> Engine<M> {
         self.answer(request, status, 0, Kind::Acknowledge);
     }
 
-    fn owe_acknowledgement(&mut self, index: u32, request: Request, asked: bool) {
+    fn owe_acknowledgement(&mut self, index: u32, request: Request, asked: Asked) {
         let Some(life) = self.lives.get_mut(index) else { return };
-        let was = life.ack.map_or(0, |ack| ack.packets);
-        let due = life.ack.map_or(request.arrival.plus_micros(ACK_DELAY_US), |ack| ack.due);
-        life.ack = Some(PendingAck { request, packets: was + 1, due });
-        if was == 0 {
+        let due = request.arrival.plus_micros(ACK_DELAY_US);
+        let mut ack = life.ack.unwrap_or(PendingAck { request, packets: 0, due, soon: Time::NEVER });
+        if ack.packets == 0 {
             self.acks_later.push_back((due, index));
         }
-        if asked || was + 1 == ACK_EVERY {
+        (ack.request, ack.packets) = (request, ack.packets + 1);
+        if asked == Asked::Now || ack.packets == ACK_EVERY {
             self.acks_now.push_back(index);
+        } else if asked == Asked::Soon && ack.soon == Time::NEVER {
+            ack.soon = request.arrival.plus_micros(ACK_SOON_US);
+            self.acks_soon.push_back((ack.soon, index));
         }
+        life.ack = Some(ack);
     }
 
     // ------------------------------------------------------------------ execution

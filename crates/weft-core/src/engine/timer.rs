@@ -86,6 +86,10 @@ impl<M: Memory> Engine<M> {
             self.statistics.timeouts += 1;
             tracker.timeouts += 1;
             tracker.timeout_from = now;
+            // Where little gets through, a long message would keep those behind it so long that their target forgets them.
+            if tracker.started.len() > 1 {
+                tracker.started.rotate_left(1);
+            }
             // Once, the oldest two ask whether anything arrives. When that stays without an answer too, all count as lost:
             // as long as they count as in flight, a small window would let nothing out at all.
             let mut left = if tracker.timeouts >= 2 { usize::MAX } else { PROBE_PACKETS };

@@ -65,6 +65,8 @@ pub(crate) struct PendingAck {
     pub(crate) request: Request,
     pub(crate) packets: u32,
     pub(crate) due: Time,
+    /// Before that, where it was asked for and waits for company only.
+    pub(crate) soon: Time,
 }
 
 /// The order of messages of one source endpoint to one of ours (P-6.4).

@@ -153,7 +153,8 @@ impl Oracle {
         if closed && matches!(record.operation.what, What::Receive { .. }) {
             // There was no place for its completion.
             record.outcome = Some((now, Err(Failure::Closed)));
-            return memory.detach(key).map(|_| ()).map_err(|wrong| judge.says("memory", wrong));
+            record.left = Some(memory.detach(key).map_err(|wrong| judge.says("memory", wrong))?);
+            return Ok(());
         }
         if !record.operation.is_unreported() {
             return Err(judge.says("success was not reported", format!("{key:?}")));

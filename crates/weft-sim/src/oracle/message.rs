@@ -22,12 +22,14 @@ impl Oracle {
         let What::Receive { tag, source, length: room, multi } = record.operation.what else {
             return Err(judge.says("completion of another kind", completion));
         };
-        // The buffer of a closed endpoint went back at once; what was arriving in it is told behind.
+        // The buffer of a closed endpoint went back at once; what was arriving in it is told behind, and so is what had
+        // arrived where the queue had no place for the buffer's end.
         let closed = self.is_closed(Some(start), record.operation.place);
         if closed && multi.is_some() && completion.result.is_err() && completion.local == LocalKey::NONE {
             return Ok(());
         }
-        if record.posted.is_none() || record.outcome.is_some() {
+        let left = record.left.as_ref().filter(|_| multi.is_some());
+        if record.posted.is_none() || record.outcome.is_some() && left.is_none() {
             return Err(judge.says("completed twice", completion));
         }
         let released = completion.kind == CompletionKind::BufferReleased;
@@ -39,7 +41,9 @@ impl Oracle {
         let stays = multi.is_some() && completion.local == LocalKey::NONE;
         let base = given.lead + if multi.is_some() { completion.offset } else { 0 };
         let length = completion.length.min(room);
-        let content = if stays {
+        let content = if let Some(left) = left {
+            left.get(base as usize..(base + length) as usize).map(<[u8]>::to_vec)
+        } else if stays {
             memory.peek(given.local, base, length).map(<[u8]>::to_vec)
         } else if given.local == LocalKey::NONE {
             Some(Vec::new())

@@ -99,6 +99,8 @@ pub struct Record {
     pub deliveries: Vec<Delivery>,
     /// Messages that the receive took.
     pub taken: u32,
+    /// What was in a buffer for many that went back before all of them were told: the queue had no place for its end.
+    pub left: Option<Vec<u8>>,
     /// Bytes written, and when the first and last of them.
     pub placed: u64,
     /// See `placed`.
@@ -207,6 +209,7 @@ impl Oracle {
             lost: false,
             deliveries: Vec::new(),
             taken: 0,
+            left: None,
             placed: 0,
             first_at: 0,
             last_at: 0,

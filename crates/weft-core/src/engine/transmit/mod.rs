@@ -8,6 +8,7 @@
 mod frame;
 mod response;
 
+use alloc::collections::VecDeque;
 use core::net::SocketAddr;
 
 use weft_wire::command::{Command as Generic, Flags, Kind, Slot};
@@ -44,6 +45,8 @@ pub(super) struct Answer {
     pub(super) offer: u64,
     /// What the answer is: acknowledgement, credit or probe reply.
     pub(super) kind: Kind,
+    /// Zeros behind it: as many as behind the PROBE, so that its sender knows that the way back carries them too.
+    pub(super) padding: u32,
 }
 
 /// An answer with data.
@@ -106,6 +109,9 @@ impl<M: Memory> Engine<M> {
         transmit.may_fragment = false;
         if self.credits_due {
             self.grant_due();
+        }
+        if !self.acks_soon.is_empty() {
+            self.hasten_acks(now);
         }
         if self.owes_answers(now) && self.transmit_answers(now, transmit) {
             return true;
@@ -171,8 +177,8 @@ impl<M: Memory> Engine<M> {
     /// Whether [`Engine::poll_transmit`] has anything to look at. False is certain, and then it need not be called.
     #[inline]
     pub fn has_output(&self, now: Time) -> bool {
-        let due = self.acks_later.front().is_some_and(|(due, _)| *due <= now);
-        let due = due || self.credits_due;
+        let due = |acks: &VecDeque<(Time, u32)>| acks.front().is_some_and(|(due, _)| *due <= now);
+        let due = due(&self.acks_later) || due(&self.acks_soon) || self.credits_due;
         due || !(self.answers.is_empty()
             && self.acks_now.is_empty()
             && self.ready.is_empty()
@@ -201,6 +207,12 @@ impl<M: Memory> Engine<M> {
     /// Answers that cannot wait, and acknowledgements that are due. All for one peer share a datagram, with short requests
     /// to the same peer.
     fn transmit_answers(&mut self, now: Time, transmit: &mut Transmit) -> bool {
+        while let Some(answer) = self.answers.front().filter(|answer| answer.padding > 0).copied() {
+            self.answers.pop_front();
+            if self.transmit_padded_reply(now, &answer, transmit) {
+                return true;
+            }
+        }
         let mut bundle = Bundle::begin(transmit);
         let first = loop {
             if let Some(answer) = self.answers.front() {
@@ -231,7 +243,9 @@ impl<M: Memory> Engine<M> {
             }
         };
         let (peer, limit) = (first.from, self.answer_limit(&first));
-        while let Some(answer) = self.answers.front().copied().filter(|answer| answer.request.from == peer) {
+        while let Some(answer) =
+            self.answers.front().copied().filter(|answer| answer.request.from == peer && answer.padding == 0)
+        {
             if !self.add_answer(now, &answer, transmit, &mut bundle, limit) {
                 break;
             }
@@ -271,7 +285,7 @@ impl<M: Memory> Engine<M> {
     fn add_pending_ack(&mut self, now: Time, peer: SocketAddr, out: &mut Transmit, bundle: &mut Bundle, limit: usize) {
         let Some(index) = self.life_index(peer) else { return };
         let Some(ack) = self.lives.get(index).and_then(|life| life.ack) else { return };
-        let answer = Answer { request: ack.request, status: Status::Accepted, offer: 0, kind: Kind::Acknowledge };
+        let answer = acknowledgement(ack.request);
         if self.add_answer(now, &answer, out, bundle, limit)
             && let Some(life) = self.lives.get_mut(index)
         {
@@ -290,6 +304,18 @@ impl<M: Memory> Engine<M> {
         bundle: &mut Bundle,
         limit: usize,
     ) -> bool {
+        // If its life ended since, the peer asks again and is told then.
+        let Some((generic, reliability)) = self.answer_command(now, answer) else { return true };
+        if !bundle.has_room(out, ANSWER_BYTES, limit) {
+            return false;
+        }
+        let codec = &self.codec;
+        bundle.add(out, 0, |packet| codec.encode(&generic, &reliability, packet));
+        self.statistics.packets_sent += 1;
+        true
+    }
+
+    fn answer_command(&self, now: Time, answer: &Answer) -> Option<(Generic, Reliability)> {
         let request = &answer.request;
         let life = self.life_index(request.from).and_then(|index| self.lives.get(index));
         let life = life.filter(|life| life.ticket == request.ticket);
@@ -299,8 +325,7 @@ impl<M: Memory> Engine<M> {
             _ => (0, 0, answer.offer),
         };
         if !without_life && life.is_none() && answer.kind == Kind::Acknowledge {
-            // The life ended since: the peer asks again and is told then.
-            return true;
+            return None;
         }
         let marks = life.map_or(0, |life| life.ecn_marks);
         let flags = match answer.kind {
@@ -319,13 +344,36 @@ impl<M: Memory> Engine<M> {
                 .with(Slot::Argument0, bitmap);
         let reliability =
             Reliability { handle: request.handle, span, ticket: request.ticket, ..Reliability::default() };
-        if !bundle.has_room(out, ANSWER_BYTES, limit) {
-            return false;
-        }
-        let codec = &self.codec;
-        bundle.add(out, 0, |packet| codec.encode(&generic, &reliability, packet));
+        Some((generic, reliability))
+    }
+
+    /// The reply to a padded PROBE, in a datagram of its own.
+    #[cold]
+    fn transmit_padded_reply(&mut self, now: Time, answer: &Answer, transmit: &mut Transmit) -> bool {
+        let mut packet = [0; HEADERS_MAX_BYTES];
+        let Some((generic, reliability)) = self.answer_command(now, answer) else { return false };
+        let Some(headers) = self.codec.encode(&generic, &reliability, &mut packet) else { return false };
         self.statistics.packets_sent += 1;
+        // The PROBE had no header behind that of the transport.
+        let length = SESSION_BYTES + crate::packet::TRANSPORT_BYTES + answer.padding as usize + TRAILER_BYTES;
+        transmit.to = answer.request.from;
+        self.pad(now, &mut packet, headers, length, transmit);
         true
+    }
+
+    /// Fills a datagram with a packet of headers and zeros.
+    fn pad(&mut self, now: Time, packet: &mut [u8], headers: usize, length: usize, transmit: &mut Transmit) {
+        transmit.class = CLASS_CONTROL;
+        self.sequence += 1;
+        let session = self.session(now, CLASS_CONTROL, false);
+        self.codec.write_session(packet, &session);
+        transmit.bytes.clear();
+        transmit.bytes.extend_from_slice(packet.get(..headers).unwrap_or_default());
+        transmit.bytes.resize(length.saturating_sub(TRAILER_BYTES).max(headers), 0);
+        let crc = self.memory.crc32c_bytes(0, &transmit.bytes);
+        transmit.bytes.extend_from_slice(&crc.to_le_bytes());
+        transmit.pieces.push(Piece::Bytes { start: 0, length: transmit.bytes.len() as u32 });
+        self.statistics.datagrams_sent += 1;
     }
 
     // ------------------------------------------------------------------ requests
@@ -765,19 +813,10 @@ impl<M: Memory> Engine<M> {
         tracker.mtu_probe_wanted = false;
         tracker.probe_count = tracker.probe_count.wrapping_add(1).max(1);
         let length = tracker.path.send_probe(now, tracker.probe_count, now.micros() as u32) as usize;
-        (transmit.to, transmit.class) = (tracker.peer, CLASS_CONTROL);
+        transmit.to = tracker.peer;
         let mut packet = [0; HEADERS_MAX_BYTES];
         let Some(headers) = self.encode_last_probe(index, &mut packet) else { return false };
-        self.sequence += 1;
-        let session = self.session(now, CLASS_CONTROL, false);
-        self.codec.write_session(&mut packet, &session);
-        transmit.bytes.clear();
-        transmit.bytes.extend_from_slice(packet.get(..headers).unwrap_or_default());
-        transmit.bytes.resize(length.saturating_sub(TRAILER_BYTES).max(headers), 0);
-        let crc = self.memory.crc32c_bytes(0, &transmit.bytes);
-        transmit.bytes.extend_from_slice(&crc.to_le_bytes());
-        transmit.pieces.push(Piece::Bytes { start: 0, length: transmit.bytes.len() as u32 });
-        self.statistics.datagrams_sent += 1;
+        self.pad(now, &mut packet, headers, length, transmit);
         true
     }
 
@@ -811,6 +850,11 @@ impl<M: Memory> Engine<M> {
 fn reissued<'a>(entries: &'a Entries, tracker: &Tracker, packet: &Reissue) -> Option<(&'a Entry, u32)> {
     let entry = entries.get(packet.handle)?;
     Some((entry, packet.length.min(packet_room(entry, tracker.mtu()))))
+}
+
+/// What says that all is well so far.
+fn acknowledgement(request: Request) -> Answer {
+    Answer { request, status: Status::Accepted, offer: 0, kind: Kind::Acknowledge, padding: 0 }
 }
 
 /// Whether a target's psns are used up for now.
