@@ -21,17 +21,19 @@ pub const LINK_RETRY_US: u64 = 100;
 pub const LINK_POLL_US: u64 = 200;
 /// How long a thread that waits spins before it sleeps.
 pub const SPIN_US: u64 = 50;
-/// Polls without a result between two thoughts about the processor: about a microsecond.
+/// Polls without a result between two thoughts about the processor: about a microsecond in shared memory.
 pub const POLL_LOOKS: u32 = 16;
-/// Ticks of the processor's clock for which a thread polls in vain before it yields, about 10 µs: a peer that is at work
-/// answers sooner.
-pub const POLL_SPIN_TICKS: u64 = 25_000;
+/// Ticks of the processor's clock for which a thread polls in vain before it yields, about 50 µs: a peer that is at work
+/// answers sooner. Where others want the processor it yields sooner.
+pub const POLL_SPIN_TICKS: u64 = 125_000;
 /// A yield that takes longer let somebody else run: about 1.5 µs, while one that lets nobody takes 0.3.
 pub const POLL_SHARED_TICKS: u64 = 4_000;
-/// One that takes longer let somebody run who does not yield, about 100 µs.
-pub const POLL_CROWDED_TICKS: u64 = 250_000;
-/// How long that is remembered, about 20 ms.
-pub const POLL_REMEMBER_TICKS: u64 = 50_000_000;
+/// So many in a row that take longer, about 1 ms, let somebody run who does not yield: those who do are at work for less, or
+/// not each time.
+pub const POLL_LATE_TICKS: u64 = 2_500_000;
+pub const POLL_LATE_YIELDS: u32 = 3;
+/// How long that is remembered, about 100 ms.
+pub const POLL_REMEMBER_TICKS: u64 = 250_000_000;
 /// How long a poll sleeps at most where others do not yield: a fraction of what a yield would take there.
 pub const POLL_SLEEP_MAX_US: u64 = 500;
 /// How long callers of a domain stay away before a thread stands in for them.

@@ -10,7 +10,7 @@
 //! |---|---|---|
 //! | at once | none | looks go on for [`SPIN_TICKS`] before it is given away again |
 //! | soon | some that give it away as well, as the other ranks of a program do | it is given away after a few looks |
-//! | late | some that do not | sleep, as long as nothing happens but [`SLEEP_MAX_US`] at most: who sleeps is woken by what it waits for, and comes before those that run all the time |
+//! | late, [`LATE_YIELDS`] times in a row | some that do not | sleep, as long as nothing happens but [`SLEEP_MAX_US`] at most: who sleeps is woken by what it waits for, and comes before those that run all the time |
 //!
 //! A thread that polls several NICs may wait for one that it would keep from progress: it only yields.
 
@@ -23,8 +23,8 @@ use weft_link::wait::ticks;
 
 use crate::driver::{Awaited, Nic, Waiter};
 use crate::limits::{
-    POLL_CROWDED_TICKS, POLL_LOOKS, POLL_REMEMBER_TICKS, POLL_SHARED_TICKS, POLL_SLEEP_MAX_US as SLEEP_MAX_US,
-    POLL_SPIN_TICKS as SPIN_TICKS,
+    POLL_LATE_TICKS, POLL_LATE_YIELDS as LATE_YIELDS, POLL_LOOKS, POLL_REMEMBER_TICKS, POLL_SHARED_TICKS,
+    POLL_SLEEP_MAX_US as SLEEP_MAX_US, POLL_SPIN_TICKS as SPIN_TICKS,
 };
 
 /// What the polls of one NIC have found lately. Threads that poll at once may mix up their counts, which only changes when
@@ -35,6 +35,8 @@ pub(crate) struct PollBackoff {
     empty: AtomicU32,
     /// When the first of them was looked at.
     since: AtomicU64,
+    /// Yields in a row that took long.
+    late: AtomicU32,
     /// Until when others are expected that yield, and until when those that do not.
     shared_until: AtomicU64,
     crowded_until: AtomicU64,
@@ -124,7 +126,9 @@ impl PollBackoff {
     fn was_away(&self, from: u64, to: u64) {
         let away = to.wrapping_sub(from);
         self.is_shared.store(away >= POLL_SHARED_TICKS, Ordering::Relaxed);
-        if away >= POLL_CROWDED_TICKS {
+        let late = if away >= POLL_LATE_TICKS { self.late.load(Ordering::Relaxed).saturating_add(1) } else { 0 };
+        self.late.store(late, Ordering::Relaxed);
+        if late >= LATE_YIELDS {
             self.crowded_until.store(to + POLL_REMEMBER_TICKS, Ordering::Relaxed);
         } else if away >= POLL_SHARED_TICKS {
             self.shared_until.store(to + POLL_REMEMBER_TICKS, Ordering::Relaxed);
@@ -151,12 +155,22 @@ mod tests {
         // Others that yield: so does this one, at once.
         backoff.was_away(now, now + POLL_SHARED_TICKS);
         assert_eq!(backoff.step(now, POLL_LOOKS, true), Step::Yield);
+        // One that was at work for long is none that does not yield.
+        for _ in 1..LATE_YIELDS {
+            backoff.was_away(now, now + POLL_LATE_TICKS);
+        }
+        backoff.was_away(now, now + POLL_LATE_TICKS - 1);
+        for _ in 0..LATE_YIELDS {
+            assert_eq!(backoff.step(now, POLL_LOOKS, true), Step::Yield);
+            backoff.was_away(now, now + POLL_LATE_TICKS);
+        }
         // Others that do not: it sleeps, but not where another NIC may be what it waits for.
-        backoff.was_away(now, now + POLL_CROWDED_TICKS);
         assert_eq!(backoff.step(now, POLL_LOOKS, true), Step::Sleep);
         assert_eq!(backoff.step(now, POLL_LOOKS, false), Step::Yield);
-        // That is forgotten after a while.
-        now += POLL_CROWDED_TICKS + POLL_REMEMBER_TICKS;
+        // That is forgotten after a while, but not that they were there.
+        now += POLL_LATE_TICKS + POLL_REMEMBER_TICKS;
         assert_eq!(backoff.step(now, POLL_LOOKS, true), Step::Look);
+        backoff.was_away(now, now + POLL_LATE_TICKS);
+        assert_eq!(backoff.step(now, POLL_LOOKS, true), Step::Sleep);
     }
 }

@@ -39,7 +39,7 @@ pub(super) enum Verdict {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {
     Not,
-    /// By one whose target may have something to send first: two that write to each other need no datagrams beside.
+    /// By one whose target may have something to send first: two that talk to each other need no datagrams beside.
     Soon,
     Now,
 }
@@ -208,7 +208,7 @@ impl<M: Memory> Engine<M> {
             let command = &input.decoded.command;
             let asked = match command.flags().contains(Flags::ACK_REQUEST) {
                 false => Asked::Not,
-                true if matches!(command.kind(), Kind::Write | Kind::Atomic) && !request.again => Asked::Soon,
+                true if !request.again => Asked::Soon,
                 true => Asked::Now,
             };
             self.mark_and_answer(input.life, request, verdict, asked);

@@ -16,7 +16,7 @@ use weft_wire::command::{Command as Generic, Flags, Kind, Slot};
 use super::post::life_ends;
 use super::{Engine, Piece, Transmit};
 use crate::address::Address;
-use crate::command::{Command, CommandFlags, Operation};
+use crate::command::{Command, CommandFlags, Level, Operation};
 use crate::event::Failure;
 use crate::hash::Peer;
 use crate::limits::{
@@ -110,9 +110,6 @@ impl<M: Memory> Engine<M> {
         if self.credits_due {
             self.grant_due();
         }
-        if !self.acks_soon.is_empty() {
-            self.hasten_acks(now);
-        }
         if self.owes_answers(now) && self.transmit_answers(now, transmit) {
             return true;
         }
@@ -121,6 +118,10 @@ impl<M: Memory> Engine<M> {
         }
         if self.transmit_next_requests(now, transmit) {
             self.responses_next = true;
+            return true;
+        }
+        // Nothing has taken them along.
+        if !self.acks_soon.is_empty() && self.hasten_acks(now) && self.transmit_answers(now, transmit) {
             return true;
         }
         if self.transmit_next_response(now, transmit) {
@@ -759,10 +760,10 @@ impl<M: Memory> Engine<M> {
         if entry.is_read() {
             tracker.reads_wait = fills;
         }
-        // Nobody answers a write or an atomic but with an acknowledgement; a message may be answered by another, which takes
-        // it along. So the last write asks for it, unless one that was asked for is on its way.
+        // Somebody waits for the end of the last command, and perhaps nothing comes back that takes its acknowledgement
+        // along. So it asks, unless one that was asked for is on its way.
         let asked = tracker.get(tracker.asked).is_some_and(|sent| sent.state == SentState::InFlight);
-        let alone = tail && entry.is_cut() && !asked && is_silent(entry);
+        let alone = tail && entry.is_cut() && !asked && awaits_answer(entry);
         let ask =
             sent.again || tracker.ticket == 0 || tracker.unasked >= ACK_EVERY || ends_long && tail || fills || alone;
         if ask {
@@ -916,9 +917,13 @@ fn weight(entry: &Entry, length: u32) -> u32 {
     (header_bytes(entry) + TRAILER_BYTES) as u32 + length
 }
 
-/// Whether the target's user sees nothing of a command that would make it send something back.
-fn is_silent(entry: &Entry) -> bool {
-    matches!(entry.command.operation, Operation::Write | Operation::Atomic)
+/// Whether only an acknowledgement ends a command, and its user hears of that.
+fn awaits_answer(entry: &Entry) -> bool {
+    match entry.command.operation {
+        Operation::Write | Operation::Atomic => true,
+        Operation::Send | Operation::TaggedSend => entry.rendezvous == 0 && entry.command.level != Level::Injected,
+        _ => false,
+    }
 }
 
 /// The generic command of a request's packet, without its ends.
