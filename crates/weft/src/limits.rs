@@ -87,8 +87,11 @@ pub const LOOKS_PER_ROUND: usize = 4;
 /// Ticks of the processor's clock between two looks at everything, about 20 µs: such a look costs half a microsecond, which
 /// a message in a ring should not wait for.
 pub const TICKS_BETWEEN_LOOKS: u64 = 50_000;
-/// Messages up to this length go to a peer of the same machine at once; longer ones wait until they are wanted.
-pub const LOCAL_EAGER_MAX_BYTES: usize = 64 << 10;
+/// Messages up to this length go to a peer of the same machine at once; longer ones wait until they are wanted. Going at once
+/// takes two copies: where both sides send at once, one of 64 KiB takes three times as long as one that waits.
+pub const LOCAL_EAGER_MAX_BYTES: usize = 32 << 10;
+/// The same of messages from or to the memory of a device, which take two copies either way.
+pub const LOCAL_DEVICE_EAGER_MAX_BYTES: usize = 64 << 10;
 /// Longer messages, writes and reads go through the ring in parts of this length.
 pub const LOCAL_FRAGMENT_BYTES: usize = 32 << 10;
 /// Parts of one pulled message that follow each other before it is another one's turn: a target whose receive is in a
@@ -173,7 +176,7 @@ const _: () = {
     assert!(LOCAL_FRAGMENT_BYTES <= weft_link::limits::PAYLOAD_MAX_BYTES);
     let timed = LOCAL_SLOW_TRY_BYTES / LOCAL_FRAGMENT_BYTES as u64 / LOCAL_PARTS_PER_TIMED as u64;
     assert!(timed > LOCAL_SLOW_AGAIN as u64);
-    assert!(LOCAL_BOUNCE_BYTES <= LOCAL_EAGER_MAX_BYTES);
+    assert!(LOCAL_BOUNCE_BYTES <= LOCAL_DEVICE_EAGER_MAX_BYTES);
     assert!(CONNECTION_DATA_MAX_BYTES <= u16::MAX as usize);
     let posted = CONNECTION_SENDS_MAX + CONNECTION_WATCHES_MAX;
     assert!(posted + CONNECTION_RECEIVES <= CONNECTION_QUEUE_CAPACITY * 3 / 4);

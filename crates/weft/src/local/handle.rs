@@ -29,7 +29,7 @@ use weft_mem::{Buffer, Copying, HostMemory, MemoryRegion};
 
 use super::LocalStatistics;
 use crate::limits::{
-    LOCAL_BOUNCE_BYTES, LOCAL_COPIES_ASKED, LOCAL_COPIES_MAX, LOCAL_DEVICE_SYNC_BYTES, LOCAL_EAGER_MAX_BYTES,
+    LOCAL_BOUNCE_BYTES, LOCAL_COPIES_ASKED, LOCAL_COPIES_MAX, LOCAL_DEVICE_EAGER_MAX_BYTES, LOCAL_DEVICE_SYNC_BYTES,
     LOCAL_HANDLE_AFTER, LOCAL_HANDLE_LOOKS_MAX, LOCAL_HANDLES_MAX, LOCAL_POOLS_MAX, LOCAL_WITHIN_SYNC_BYTES,
 };
 
@@ -326,7 +326,7 @@ pub(super) struct Pull {
 impl Pull {
     /// Whether it would go through the ring whole, if it were the host's: such messages arrive in order.
     fn is_short(&self) -> bool {
-        self.length as usize <= LOCAL_EAGER_MAX_BYTES
+        self.length as usize <= LOCAL_DEVICE_EAGER_MAX_BYTES
     }
 }
 

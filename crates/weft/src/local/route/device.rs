@@ -11,7 +11,7 @@ use super::super::handle::{self, DeviceNote, Handles, Reached, Reference};
 use super::super::record::{self, Request};
 use super::super::{LocalStatistics, Methods};
 use super::{Attempt, Lane, Route, State, flags_of};
-use crate::limits::{LOCAL_BOUNCE_BYTES, LOCAL_BOUNCE_MIN_BYTES, LOCAL_EAGER_MAX_BYTES};
+use crate::limits::{LOCAL_BOUNCE_BYTES, LOCAL_BOUNCE_MIN_BYTES, LOCAL_DEVICE_EAGER_MAX_BYTES};
 
 impl Route {
     /// A command in a node that uses devices.
@@ -81,7 +81,7 @@ impl Route {
         let mut flags = offer_flags(command);
         if command.level == Level::Delivered {
             flags |= record::ANSWER;
-        } else if command.length as usize <= LOCAL_EAGER_MAX_BYTES {
+        } else if command.length as usize <= LOCAL_DEVICE_EAGER_MAX_BYTES {
             flags |= record::TAKEN_OVER;
         }
         let words = [command.address, command.immediate, 0, 0];
