@@ -48,10 +48,9 @@ pub const PTO_MIN_US: u64 = 5_000;
 pub const PTO_MAX_US: u64 = 200_000;
 /// Packets that may wait for one acknowledgement (P-7.8).
 pub const ACK_EVERY: u32 = 16;
-/// How long an acknowledgement may wait.
-pub const ACK_DELAY_US: u64 = 50;
-/// How long one waits that a write has asked for, while the driver looks whether its user has something to send there: a
-/// few looks.
+/// How long an acknowledgement may wait that nobody has asked for, so that what goes there next takes it along.
+pub const ACK_DELAY_US: u64 = 500;
+/// How long one waits that was asked for, while the driver looks whether its user has something to send there: a few looks.
 pub const ACK_SOON_US: u64 = 10;
 /// Packets of a session that may overtake one before it counts as lost (P-7.11).
 pub const REORDER: u64 = 3;

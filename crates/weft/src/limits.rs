@@ -28,9 +28,9 @@ pub const POLL_LOOKS: u32 = 16;
 pub const POLL_SPIN_TICKS: u64 = 125_000;
 /// A yield that takes longer let somebody else run: about 1.5 µs, while one that lets nobody takes 0.3.
 pub const POLL_SHARED_TICKS: u64 = 4_000;
-/// So many in a row that take longer, about 1 ms, let somebody run who does not yield: those who do are at work for less, or
-/// not each time.
+/// One that takes longer, about 1 ms, may have let somebody run who does not yield.
 pub const POLL_LATE_TICKS: u64 = 2_500_000;
+/// So many of those in a row have: who yields is at work for less, or not each time.
 pub const POLL_LATE_YIELDS: u32 = 3;
 /// How long that is remembered, about 100 ms.
 pub const POLL_REMEMBER_TICKS: u64 = 250_000_000;

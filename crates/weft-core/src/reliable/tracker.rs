@@ -127,8 +127,6 @@ pub(crate) struct Tracker {
     pub(crate) listed: bool,
     /// Packets since an acknowledgement was asked for.
     pub(crate) unasked: u32,
-    /// The last psn that asked for one.
-    pub(crate) asked: u64,
     /// When a busy or full target is asked again.
     pub(crate) blocked_until: Time,
     /// The last answer was *busy*: only PROBEs show that the target lives (P-7.12).
@@ -186,7 +184,6 @@ impl Tracker {
             free_at: Time(0),
             listed: false,
             unasked: 0,
-            asked: 0,
             blocked_until: Time(0),
             busy: false,
             busy_count: 0,

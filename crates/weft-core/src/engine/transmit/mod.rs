@@ -761,13 +761,12 @@ impl<M: Memory> Engine<M> {
             tracker.reads_wait = fills;
         }
         // Somebody waits for the end of the last command, and perhaps nothing comes back that takes its acknowledgement
-        // along. So it asks, unless one that was asked for is on its way.
-        let asked = tracker.get(tracker.asked).is_some_and(|sent| sent.state == SentState::InFlight);
-        let alone = tail && entry.is_cut() && !asked && awaits_answer(entry);
+        // along.
+        let awaited = tail && entry.is_cut() && awaits_answer(entry);
         let ask =
-            sent.again || tracker.ticket == 0 || tracker.unasked >= ACK_EVERY || ends_long && tail || fills || alone;
+            sent.again || tracker.ticket == 0 || tracker.unasked >= ACK_EVERY || ends_long && tail || fills || awaited;
         if ask {
-            (tracker.unasked, tracker.asked) = (0, psn);
+            tracker.unasked = 0;
         }
         let after = match entry.ordered {
             _ if withdraws => 0,
