@@ -7,7 +7,9 @@ use weft_link::shm::{PushError, Record, Sender};
 use weft_mem::{HostMemory, Segment, SegmentMut};
 
 use super::handle;
-use crate::limits::{LOCAL_DEVICE_PARTS_MAX, LOCAL_FRAGMENT_BYTES};
+use crate::limits::{
+    LOCAL_DEVICE_EAGER_MAX_BYTES, LOCAL_DEVICE_PARTS_MAX, LOCAL_EAGER_MAX_BYTES, LOCAL_FRAGMENT_BYTES,
+};
 
 /// Why bytes did not get into the ring.
 pub(super) enum Unsent {
@@ -55,6 +57,14 @@ pub(super) fn push_local(
 pub(super) fn fragment_bytes(memory: &HostMemory, command: &Command) -> u32 {
     let on_device = memory.uses_devices() && handle::is_on_device(memory, command);
     if on_device { PAYLOAD_MAX_BYTES as u32 } else { LOCAL_FRAGMENT_BYTES as u32 }
+}
+
+/// Whether a message is short enough to go before it is wanted.
+#[inline]
+pub(super) fn goes_at_once(memory: &HostMemory, command: &Command) -> bool {
+    let length = command.length as usize;
+    let on_device = || memory.uses_devices() && handle::is_on_device(memory, command);
+    length <= LOCAL_EAGER_MAX_BYTES || length <= LOCAL_DEVICE_EAGER_MAX_BYTES && on_device()
 }
 
 /// Puts the next parts of a message in device memory into the ring, in one copy; how many bytes they have. The record of

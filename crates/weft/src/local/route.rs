@@ -20,14 +20,12 @@ use weft_mem::{HostMemory, Segment};
 
 use super::attachment::Attachments;
 use super::bounce::{self, Bounces};
-use super::bytes::{Unsent, fragment_bytes, push_device, push_local, read_local, write_local};
+use super::bytes::{Unsent, fragment_bytes, goes_at_once, push_device, push_local, read_local, write_local};
 use super::handle::{self, Reaching, Told};
 use super::pace::{Methods, Pace};
 use super::record::{self, Request, Response, Spans};
 use super::{LocalStatistics, WORD_CAN_ATTACH};
-use crate::limits::{
-    LOCAL_EAGER_MAX_BYTES, LOCAL_FRAGMENT_BYTES, LOCAL_OFFERS_MAX, LOCAL_PARTS_IN_TURN, LOCAL_RECORDS_PER_ROUND,
-};
+use crate::limits::{LOCAL_FRAGMENT_BYTES, LOCAL_OFFERS_MAX, LOCAL_PARTS_IN_TURN, LOCAL_RECORDS_PER_ROUND};
 
 pub(super) use waiting::WAITING_MAX;
 use waiting::{NO_TOKEN, State, Waiting, Waitings};
@@ -571,7 +569,7 @@ impl Route {
         }
         if command.operation == Operation::Datagram {
             flags |= record::DATAGRAM;
-        } else if command.level == Level::Delivered || length > LOCAL_EAGER_MAX_BYTES {
+        } else if command.level == Level::Delivered || !goes_at_once(engine.memory(), command) {
             return self.offer(engine, command, flags, methods, statistics);
         }
         if length > fragment_bytes(engine.memory(), command) as usize {

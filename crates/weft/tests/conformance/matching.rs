@@ -28,7 +28,7 @@ pub(crate) fn unexpected_messages_wait(world: &World) {
 pub(crate) fn unexpected_long_message(world: &World) {
     let (a, b, to_b, _) = world.pair();
     let sent = a.endpoint.send(to_b, a.buffer(pattern(1, 1 << 20))).unwrap();
-    a.endpoint.send(to_b, a.buffer(pattern(2, 60_000))).unwrap();
+    a.endpoint.send(to_b, a.buffer(pattern(2, 30_000))).unwrap();
     // The short one is taken over by the target; the long one waits at its sender.
     let done = world.good(&a);
     assert_ne!(done.context, sent);
@@ -37,7 +37,7 @@ pub(crate) fn unexpected_long_message(world: &World) {
     b.endpoint.receive(b.buffer(vec![0; 1 << 20])).unwrap();
     for received in world.goods(&b, 2) {
         // The one that was sent first meets the first receive, though it takes longer.
-        let (seed, length) = if received.context == first { (1, 1 << 20) } else { (2, 60_000) };
+        let (seed, length) = if received.context == first { (1, 1 << 20) } else { (2, 30_000) };
         assert!(received.into_bytes().unwrap() == pattern(seed, length));
     }
     assert_eq!(world.good(&a).context, sent);
