@@ -227,6 +227,10 @@ pub(crate) fn remote_memory_both_ways(world: &World) {
                 let bytes = |number: usize| -> Buffer { node.buffer(pattern((number + me) as u64, LENGTH)) };
                 while posted[me] < 3 * COUNT {
                     let number = posted[me];
+                    // Writes have no order: what is looked at in the end is written when all before it has ended.
+                    if number == 3 * COUNT - 2 && ended[me] < number {
+                        break;
+                    }
                     let post = match number % 3 {
                         0 => {
                             let options = Options { immediate: Some(number as u64), ..Default::default() };
