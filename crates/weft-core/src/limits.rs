@@ -52,6 +52,8 @@ pub const ACK_EVERY: u32 = 16;
 pub const ACK_DELAY_US: u64 = 500;
 /// How long one waits that was asked for, while the driver looks whether its user has something to send there: a few looks.
 pub const ACK_SOON_US: u64 = 10;
+/// Commands that follow each other faster may share a datagram: they wait for the next round of the driver.
+pub const COMPANY_US: u64 = 50;
 /// Packets of a session that may overtake one before it counts as lost (P-7.11).
 pub const REORDER: u64 = 3;
 /// How long a packet may wait for an earlier message of its stream (P-6.4).

@@ -391,6 +391,12 @@ impl Buffer {
         Ok(())
     }
 
+    /// Bytes of a copy that [`HostMemory`](crate::HostMemory) made; other buffers have none.
+    #[inline]
+    pub(crate) fn copied_bytes(&self) -> usize {
+        if matches!(self.owner, Owner::Inline(_)) { self.length } else { 0 }
+    }
+
     /// The vector of a copy, for the next one.
     pub(crate) fn into_recycled(self) -> Option<Vec<u8>> {
         match self.owner {

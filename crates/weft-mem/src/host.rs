@@ -14,7 +14,9 @@ use crate::device::{DeviceError, Handle, Place};
 use crate::foreign::{Copies, Copying, DeviceGrant, Foreign, Inside, Plan, Way};
 use crate::keys::Keys;
 use crate::known::Known;
-use crate::limits::{INJECT_MAX_BYTES, INJECT_POOL_MAX, LOCAL_BUFFERS_MAX, LOCAL_SLOT_BITS, STAGE_OUT_AHEAD_BYTES};
+use crate::limits::{
+    INJECT_MAX_BYTES, INJECT_POOL_MAX, INJECTED_MAX_BYTES, LOCAL_BUFFERS_MAX, LOCAL_SLOT_BITS, STAGE_OUT_AHEAD_BYTES,
+};
 use crate::region::{Addressing, MemoryRegion, Region, RegisterError};
 use crate::segment::{DeviceSegment, Segment, SegmentMut, Sendable};
 use crate::shared::Shareable;
@@ -49,6 +51,8 @@ pub struct HostMemory {
     keys: Keys,
     /// Vectors for copies to come.
     recycled: Vec<Vec<u8>>,
+    /// Bytes of copies that are attached.
+    copied_bytes: usize,
     /// Memory of a device was attached or registered.
     uses_devices: bool,
     /// Buffers were attached in pairs.
@@ -94,6 +98,7 @@ impl HostMemory {
             free: NO_SLOT,
             keys: Keys::new(),
             recycled: Vec::new(),
+            copied_bytes: 0,
             uses_devices: false,
             has_pairs: false,
             staging: Mutex::default(),
@@ -143,8 +148,13 @@ impl HostMemory {
         if bytes.len() > INJECT_MAX_BYTES {
             return Err(AttachError::TooLong { length: bytes.len() });
         }
+        if self.copied_bytes + bytes.len() > INJECTED_MAX_BYTES {
+            return Err(AttachError::TooManyCopies);
+        }
         let vec = self.recycled.pop().unwrap_or_else(|| Vec::with_capacity(INJECT_MAX_BYTES));
-        self.attach(Buffer::inline_from(vec, bytes))
+        let key = self.attach(Buffer::inline_from(vec, bytes))?;
+        self.copied_bytes += bytes.len();
+        Ok(key)
     }
 
     /// Attaches a copy of at most [`INJECT_MAX_BYTES`] bytes that an operation sends, and the buffer that it writes its
@@ -185,6 +195,7 @@ impl HostMemory {
             return None;
         }
         let buffer = slot.buffer.take()?;
+        self.copied_bytes = self.copied_bytes.saturating_sub(buffer.copied_bytes());
         let generation = slot.generation;
         slot.generation = slot.generation.wrapping_add(1);
         let other = slot.next;
@@ -706,6 +717,8 @@ fn local_key(slot: u32, generation: u32) -> LocalKey {
 pub enum AttachError {
     /// A local resource: too many are attached. The buffer comes back.
     TooMany(Buffer),
+    /// A local resource: copies of [`INJECTED_MAX_BYTES`] bytes are under way.
+    TooManyCopies,
     /// The caller: too long to be copied.
     TooLong {
         /// Bytes asked for.
@@ -718,6 +731,9 @@ impl fmt::Display for AttachError {
         match self {
             AttachError::TooMany(_) => {
                 write!(f, "{LOCAL_BUFFERS_MAX} buffers are in use: read completions and take them back first")
+            }
+            AttachError::TooManyCopies => {
+                write!(f, "copies of {INJECTED_MAX_BYTES} bytes are under way: wait until some have arrived")
             }
             AttachError::TooLong { length } => {
                 write!(f, "{length} bytes are too long for a copy ({INJECT_MAX_BYTES}): give a buffer instead")

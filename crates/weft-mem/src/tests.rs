@@ -5,7 +5,7 @@ use weft_core::atomic::{AtomicCall, AtomicOperation as Op, Datatype, apply};
 use weft_core::memory::{Access, Fault, Granted, LocalKey, Memory};
 
 use crate::device::{Kind, Place};
-use crate::limits::{INJECT_MAX_BYTES, LOCAL_BUFFERS_MAX, REGIONS_MAX};
+use crate::limits::{INJECT_MAX_BYTES, INJECTED_MAX_BYTES, LOCAL_BUFFERS_MAX, REGIONS_MAX};
 use crate::{Addressing, AttachError, Buffer, HostMemory, Lent, MemoryRegion, RegisterError, Segment, crc32c};
 
 fn pages(length: usize) -> MemoryRegion {
@@ -141,6 +141,24 @@ fn copies_are_pooled_and_bounded() {
     assert!(memory.attach_inline(&[0; INJECT_MAX_BYTES]).is_ok());
     let error = memory.attach_inline(&[0; INJECT_MAX_BYTES + 1]).unwrap_err();
     assert!(matches!(error, AttachError::TooLong { length } if length == INJECT_MAX_BYTES + 1));
+}
+
+#[test]
+fn copies_under_way_have_a_limit_in_bytes() {
+    let mut memory = HostMemory::new();
+    let keys: Vec<_> = (0..INJECTED_MAX_BYTES / INJECT_MAX_BYTES)
+        .map(|_| memory.attach_inline(&[7; INJECT_MAX_BYTES]).unwrap())
+        .collect();
+    assert!(matches!(memory.attach_inline(&[1]).unwrap_err(), AttachError::TooManyCopies));
+    // Buffers that are no copies do not count, nor does it matter how a copy ends.
+    let key = memory.attach(vec![0; INJECT_MAX_BYTES].into()).unwrap();
+    drop(memory.take(key));
+    assert!(matches!(memory.attach_inline(&[1]).unwrap_err(), AttachError::TooManyCopies));
+    memory.release(keys[0]);
+    drop(memory.take(keys[1]));
+    assert!(memory.attach_inline(&[1; INJECT_MAX_BYTES]).is_ok());
+    assert!(memory.attach_inline(&[1; INJECT_MAX_BYTES]).is_ok());
+    assert!(matches!(memory.attach_inline(&[1]).unwrap_err(), AttachError::TooManyCopies));
 }
 
 #[test]

@@ -241,6 +241,7 @@ impl From<AttachError> for Refused {
     fn from(error: AttachError) -> Refused {
         match error {
             AttachError::TooMany(buffer) => Refused { error: Error::MemoryTableFull, buffer: Some(buffer) },
+            AttachError::TooManyCopies => Refused { error: Error::MemoryTableFull, buffer: None },
             AttachError::TooLong { length } => {
                 PostError::TooLong { length: length as u64, limit: INJECT_MAX_BYTES as u64 }.into()
             }

@@ -26,6 +26,8 @@ pub const POLL_LOOKS: u32 = 16;
 /// Ticks of the processor's clock for which a thread polls in vain before it yields, about 50 µs: a peer that is at work
 /// answers sooner. Where others want the processor it yields sooner.
 pub const POLL_SPIN_TICKS: u64 = 125_000;
+/// The same where several threads poll one NIC, about 1 ms.
+pub const POLL_THREADS_SPIN_TICKS: u64 = 2_500_000;
 /// A yield that takes longer let somebody else run: about 1.5 µs, while one that lets nobody takes 0.3.
 pub const POLL_SHARED_TICKS: u64 = 4_000;
 /// One that takes longer, about 1 ms, may have let somebody run who does not yield.

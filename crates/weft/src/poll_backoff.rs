@@ -13,10 +13,14 @@
 //! | late, [`LATE_YIELDS`] times in a row | some that do not | sleep, as long as nothing happens but [`SLEEP_MAX_US`] at most: who sleeps is woken by what it waits for, and comes before those that run all the time |
 //!
 //! A thread that polls several NICs may wait for one that it would keep from progress: it only yields.
+//!
+//! Several threads that poll one NIC take turns by a lock of their program's, and each poll is made inside of it (MPICH).
+//! To give the processor away there keeps all others from running, and such programs give it away by themselves, without
+//! the lock. So those polls yield rarely: see [`THREADS_SPIN_TICKS`].
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use weft_link::wait::ticks;
@@ -24,7 +28,7 @@ use weft_link::wait::ticks;
 use crate::driver::{Awaited, Nic, Waiter};
 use crate::limits::{
     POLL_LATE_TICKS, POLL_LATE_YIELDS as LATE_YIELDS, POLL_LOOKS, POLL_REMEMBER_TICKS, POLL_SHARED_TICKS,
-    POLL_SLEEP_MAX_US as SLEEP_MAX_US, POLL_SPIN_TICKS as SPIN_TICKS,
+    POLL_SLEEP_MAX_US as SLEEP_MAX_US, POLL_SPIN_TICKS as SPIN_TICKS, POLL_THREADS_SPIN_TICKS as THREADS_SPIN_TICKS,
 };
 
 /// What the polls of one NIC have found lately. Threads that poll at once may mix up their counts, which only changes when
@@ -40,6 +44,9 @@ pub(crate) struct PollBackoff {
     /// Until when others are expected that yield, and until when those that do not.
     shared_until: AtomicU64,
     crowded_until: AtomicU64,
+    /// The thread that last polled in vain for a while, and until when others are expected to poll as well.
+    thread: AtomicUsize,
+    threads_until: AtomicU64,
     /// Whether the processor was shared with others when it was last given away.
     is_shared: Arc<AtomicBool>,
     /// A thread sleeps here.
@@ -92,6 +99,7 @@ impl PollBackoff {
         let now = ticks();
         let this = std::ptr::from_ref(nic).addr();
         let alone = LAST.replace(this) == this;
+        self.polled_by(LAST.with(|last| std::ptr::from_ref(last).addr()), now);
         match self.step(now, empty, alone) {
             Step::Look => {}
             Step::Yield => {
@@ -108,8 +116,24 @@ impl PollBackoff {
         }
     }
 
+    /// `thread` is a number that no other living thread has.
+    fn polled_by(&self, thread: usize, now: u64) {
+        let last = self.thread.swap(thread, Ordering::Relaxed);
+        if last != thread && last != 0 {
+            self.threads_until.store(now + POLL_REMEMBER_TICKS, Ordering::Relaxed);
+        }
+    }
+
     fn step(&self, now: u64, empty: u32, alone: bool) -> Step {
         let is_before = |until: &AtomicU64| now < until.load(Ordering::Relaxed);
+        if is_before(&self.threads_until) {
+            let since = self.since.load(Ordering::Relaxed);
+            if empty > POLL_LOOKS && now.wrapping_sub(since) < THREADS_SPIN_TICKS {
+                return Step::Look;
+            }
+            self.since.store(now, Ordering::Relaxed);
+            return if empty > POLL_LOOKS { Step::Yield } else { Step::Look };
+        }
         if is_before(&self.crowded_until) {
             return if alone { Step::Sleep } else { Step::Yield };
         }
@@ -172,5 +196,26 @@ mod tests {
         assert_eq!(backoff.step(now, POLL_LOOKS, true), Step::Look);
         backoff.was_away(now, now + POLL_LATE_TICKS);
         assert_eq!(backoff.step(now, POLL_LOOKS, true), Step::Sleep);
+    }
+
+    #[test]
+    fn threads_that_take_turns_yield_rarely() {
+        let backoff = PollBackoff::default();
+        let mut now = 1_000_000;
+        // Others run here, and a single thread would yield at once.
+        backoff.polled_by(1, now);
+        backoff.was_away(now, now + POLL_SHARED_TICKS);
+        assert_eq!(backoff.step(now, POLL_LOOKS, true), Step::Yield);
+        backoff.polled_by(2, now);
+        assert_eq!(backoff.step(now, POLL_LOOKS, true), Step::Look);
+        assert_eq!(backoff.step(now + THREADS_SPIN_TICKS - 1, 2 * POLL_LOOKS, true), Step::Look);
+        now += THREADS_SPIN_TICKS;
+        assert_eq!(backoff.step(now, 3 * POLL_LOOKS, true), Step::Yield);
+        assert_eq!(backoff.step(now + 1, 4 * POLL_LOOKS, true), Step::Look);
+        // A thread that has polled alone for a while is alone.
+        now += POLL_REMEMBER_TICKS;
+        backoff.polled_by(2, now);
+        backoff.was_away(now, now + POLL_SHARED_TICKS);
+        assert_eq!(backoff.step(now, POLL_LOOKS, true), Step::Yield);
     }
 }

@@ -11,8 +11,8 @@ use crate::event::{
 };
 use crate::hash::Peer;
 use crate::limits::{
-    ATOMIC_MAX_BYTES, LIFE_PSN_MAX, MESSAGE_LENGTH_MAX_BYTES, MTU_DEFAULT_BYTES, MTU_MAX_BYTES, MTU_MIN_BYTES,
-    PROBE_LINGER_US, REST_US, RESTING_MAX, WINDOW_MAX,
+    ATOMIC_MAX_BYTES, COMPANY_US, LIFE_PSN_MAX, MESSAGE_LENGTH_MAX_BYTES, MTU_DEFAULT_BYTES, MTU_MAX_BYTES,
+    MTU_MIN_BYTES, PROBE_LINGER_US, REST_US, RESTING_MAX, WINDOW_MAX,
 };
 use crate::memory::{LocalKey, Memory};
 use crate::packet::{SESSION_BYTES, TRAILER_BYTES, TRANSPORT_BYTES};
@@ -20,7 +20,7 @@ use crate::reliable::congestion::Congestion;
 use crate::reliable::entry::{Entry, Phase};
 use crate::reliable::lane::Class;
 use crate::reliable::path::PathMtu;
-use crate::reliable::tracker::Tracker;
+use crate::reliable::tracker::{Sent, Tracker};
 use crate::time::Time;
 
 use super::transmit::DatagramOut;
@@ -224,6 +224,7 @@ impl<M: Memory> Engine<M> {
             rendezvous: 0,
             fetched: false,
             ordered: false,
+            is_reported: self.is_reported(&command),
             failure: None,
             purpose,
         };
@@ -241,8 +242,10 @@ impl<M: Memory> Engine<M> {
                 lane.unsettled.push_back(entry.number);
             }
         }
-        // A lone message goes at once; several wait for each other, but not for long enough to fill a datagram.
-        let alone = tracker.sent.is_empty() || self.late.is_some();
+        // A lone message goes at once; several wait for each other, but not for long enough to fill a datagram. What was
+        // sent long ago is no company, though its acknowledgement may be out.
+        let lately = |sent: &Sent| now < sent.last_sent.plus_micros(COMPANY_US);
+        let alone = !tracker.sent.back().is_some_and(lately) || self.late.is_some();
         if !command.has(CommandFlags::MORE)
             && (alone || command.length >= tracker.mtu() / 2 || tracker.queue.len() >= 64)
         {
@@ -256,6 +259,13 @@ impl<M: Memory> Engine<M> {
         let index = entry.tracker;
         self.make_ready(index);
         Some(handle)
+    }
+
+    /// Whether the end of a command makes a completion or is counted.
+    fn is_reported(&self, command: &Command) -> bool {
+        let counter = || self.endpoint(command.endpoint).and_then(|endpoint| counter_of(endpoint, command.operation));
+        let by_others = command.has(CommandFlags::PART) || command.has(CommandFlags::COUNTED);
+        !command.has(CommandFlags::SILENT) || by_others || counter().is_some()
     }
 
     /// The tracker of a target, made when there is none.

@@ -47,6 +47,8 @@ pub(crate) struct Entry {
     pub(crate) fetched: bool,
     /// Member of a stream (P-6.4).
     pub(crate) ordered: bool,
+    /// Its end makes a completion or is counted, so that its user may wait for it.
+    pub(crate) is_reported: bool,
     pub(crate) failure: Option<Failure>,
     /// Of what the engine sends itself: what to go on with when it is done.
     pub(crate) purpose: u32,

@@ -6,7 +6,7 @@ use core::net::SocketAddr;
 
 use super::congestion::Congestion;
 use super::entry::{Entries, Entry};
-use super::lane::{Class, Lane, Reissue, order};
+use super::lane::{Aside, Class, Lane, Reissue, order};
 use super::path::PathMtu;
 use crate::limits::{KEEP_ALIVE_US, LANES_KEPT, REORDER, WINDOW};
 use crate::time::Time;
@@ -391,6 +391,10 @@ impl Tracker {
             lane.waiting += 1;
             if lane.waiting == 1 {
                 self.waiting.push(index);
+            }
+            // It waits for earlier commands, whose users perhaps do not: then nobody has asked for their acknowledgement.
+            if matches!(reason, Aside::Fence | Aside::Ordered) && self.unasked > 0 && !self.sent.is_empty() {
+                (self.probe_wanted, self.unasked) = (true, 0);
             }
         }
     }

@@ -16,7 +16,7 @@ use weft_wire::command::{Command as Generic, Flags, Kind, Slot};
 use super::post::life_ends;
 use super::{Engine, Piece, Transmit};
 use crate::address::Address;
-use crate::command::{Command, CommandFlags, Level, Operation};
+use crate::command::{Command, CommandFlags, Operation};
 use crate::event::Failure;
 use crate::hash::Peer;
 use crate::limits::{
@@ -508,10 +508,17 @@ impl<M: Memory> Engine<M> {
     /// What may be sent to a target now. Commands that have to wait are put aside, nothing else is changed. Beside other
     /// short packets (`among_short`), short rests of messages come before anything new.
     fn pick(&mut self, now: Time, index: u32, among_short: bool) -> Option<Pick> {
-        let tracker = self.trackers.get_mut(index)?;
-        if tracker.probe_wanted {
+        if self.trackers.get(index)?.probe_wanted {
             return Some(Pick::Probe);
         }
+        // Among what was put aside just now may be a command that waits for packets whose acknowledgement nobody has
+        // asked for.
+        self.pick_packet(now, index, among_short)
+            .or_else(|| self.trackers.get(index)?.probe_wanted.then_some(Pick::Probe))
+    }
+
+    fn pick_packet(&mut self, now: Time, index: u32, among_short: bool) -> Option<Pick> {
+        let tracker = self.trackers.get_mut(index)?;
         if tracker.blocked_until > now {
             return None;
         }
@@ -919,8 +926,8 @@ fn weight(entry: &Entry, length: u32) -> u32 {
 /// Whether only an acknowledgement ends a command, and its user hears of that.
 fn awaits_answer(entry: &Entry) -> bool {
     match entry.command.operation {
-        Operation::Write | Operation::Atomic => true,
-        Operation::Send | Operation::TaggedSend => entry.rendezvous == 0 && entry.command.level != Level::Injected,
+        Operation::Write | Operation::Atomic => entry.is_reported,
+        Operation::Send | Operation::TaggedSend => entry.is_reported && entry.rendezvous == 0,
         _ => false,
     }
 }
