@@ -8,7 +8,7 @@ use weft_core::address::PeerId;
 use weft_core::atomic::{AtomicCall, AtomicOperation, Datatype};
 use weft_core::command::{Command, CommandFlags, EndpointId, Operation};
 use weft_core::engine::{Bindings, Config, EndpointKind};
-use weft_core::limits::{ACK_SOON_US, FETCHES_MAX};
+use weft_core::limits::{ACK_DELAY_US, ACK_SOON_US, FETCHES_MAX};
 use weft_core::memory::Access;
 use weft_core::time::Time;
 
@@ -168,6 +168,36 @@ fn a_lone_write_is_acknowledged_at_once() {
     let [answer] = drain(&mut pair, 1).try_into().unwrap();
     give(&mut pair, 0, answer);
     assert_eq!(ended(&mut pair).len(), 10);
+}
+
+/// Nobody hears of the end of a silent command: its acknowledgement waits for company. Where a counter counts it, or a fence
+/// waits for it, it is asked for.
+#[test]
+fn a_command_whose_end_nobody_hears_of_asks_for_no_acknowledgement() {
+    let (mut pair, _) = pair(Config::default());
+    write(&mut pair, 1, CommandFlags::SILENT, PEER);
+    assert!(one_way(&mut pair).is_empty());
+    assert!(written(&pair, 1));
+    let soon = pair.now.plus_micros(ACK_DELAY_US - 1);
+    assert!(!pair.nodes[1].engine.has_output(soon) && pair.nodes[1].engine.has_output(soon.plus_micros(1)));
+
+    write(&mut pair, 2, CommandFlags::FENCE, PEER);
+    for _ in 0..2 {
+        assert!(!written(&pair, 2));
+        let [answer] = one_way(&mut pair).try_into().unwrap();
+        give(&mut pair, 0, answer);
+    }
+    assert!(written(&pair, 2));
+    assert_eq!(ended(&mut pair), [2], "what a fence had put aside asks as well");
+
+    let counter = pair.nodes[0].engine.open_counter();
+    let endpoint = pair.nodes[0].endpoint;
+    let bindings = Bindings { write_counter: Some(counter), ..Bindings::default() };
+    pair.nodes[0].engine.bind_endpoint(endpoint, &bindings, 0).unwrap();
+    write(&mut pair, 3, CommandFlags::SILENT, PEER);
+    let [answer] = one_way(&mut pair).try_into().unwrap();
+    give(&mut pair, 0, answer);
+    assert_eq!(pair.nodes[0].engine.counter(counter).value, 1);
 }
 
 /// Two that write to each other need no datagrams beside: what asks for an acknowledgement is answered by the next write.

@@ -761,7 +761,8 @@ impl<M: Memory> Engine<M> {
         sent.asked = sent.received + (sent.length - sent.received).min(room);
         let sent = *sent;
         tracker.unasked += 1;
-        let tail = !tracker.has_new() && tracker.started.is_empty();
+        // One that was put aside and goes now may be the last as well.
+        let tail = tracker.queue.is_empty() && tracker.own.is_empty() && tracker.started.is_empty();
         let ends_long = entry.is_cut() && entry.command.length > tracker.mtu();
         let fills = !tracker.congestion.admits(u64::from(weight));
         if entry.is_read() {
