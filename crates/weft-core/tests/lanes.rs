@@ -181,6 +181,15 @@ fn a_command_whose_end_nobody_hears_of_asks_for_no_acknowledgement() {
     let soon = pair.now.plus_micros(ACK_DELAY_US - 1);
     assert!(!pair.nodes[1].engine.has_output(soon) && pair.nodes[1].engine.has_output(soon.plus_micros(1)));
 
+    // Before its driver ends it goes.
+    assert!(pair.nodes[1].engine.flush_acks());
+    let [answer] = drain(&mut pair, 1).try_into().unwrap();
+    give(&mut pair, 0, answer);
+    assert_eq!(pair.nodes[0].engine.state().commands, 0);
+    assert!(!pair.nodes[1].engine.flush_acks());
+
+    write(&mut pair, 1, CommandFlags::SILENT, PEER);
+    assert!(one_way(&mut pair).is_empty());
     write(&mut pair, 2, CommandFlags::FENCE, PEER);
     for _ in 0..2 {
         assert!(!written(&pair, 2));

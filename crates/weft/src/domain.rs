@@ -197,7 +197,7 @@ impl Drop for Shared {
         // At least once, even if this thread was kept from the processor for that long.
         let mut lingers = heard;
         while lingers {
-            self.nic.lock().progress_all();
+            self.nic.lock().progress_and_acknowledge();
             lingers = start.elapsed() < linger;
         }
     }

@@ -305,6 +305,15 @@ impl Core {
         }
     }
 
+    /// As [`Core::progress_all`], when it may be the last time: no acknowledgement waits for company.
+    pub(crate) fn progress_and_acknowledge(&mut self) {
+        self.progress_all();
+        if self.engine.flush_acks() {
+            let now = self.now();
+            self.transmit(now);
+        }
+    }
+
     fn progress_packets(&mut self) {
         let now = self.now();
         self.engine.handle_late();

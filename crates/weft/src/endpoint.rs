@@ -564,6 +564,8 @@ impl Drop for Inner {
         }
         core.close_local(self.id);
         core.engine.close_endpoint(now, self.id);
+        // Perhaps the program ends now, and closes nothing else.
+        core.engine.flush_acks();
         core.transmit(now);
         core.notify();
     }

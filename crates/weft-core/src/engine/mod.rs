@@ -599,6 +599,18 @@ impl<M: Memory> Engine<M> {
         some
     }
 
+    /// Lets all acknowledgements go that are owed, for a driver that may not come back. True: there are some.
+    pub fn flush_acks(&mut self) -> bool {
+        let mut some = false;
+        for (due, index) in core::mem::take(&mut self.acks_later) {
+            if self.lives.get(index).and_then(|life| life.ack).is_some_and(|ack| ack.due == due) {
+                self.acks_now.push_back(index);
+                some = true;
+            }
+        }
+        some
+    }
+
     /// Whether [`Engine::handle_late`] has something to do.
     #[inline]
     pub fn has_late(&self) -> bool {
