@@ -50,7 +50,7 @@ const UNMET: &[Case] = &[
     ("rx_attr->msg_order", |r| r.receive.msg_order = 1 << 60),
     ("tx_attr->comp_order", |r| r.transmit.comp_order = FI_ORDER_STRICT),
     ("rx_attr->comp_order", |r| r.receive.comp_order = FI_ORDER_DATA),
-    ("tx_attr->inject_size", |r| r.transmit.inject_size = 4097),
+    ("tx_attr->inject_size", |r| r.transmit.inject_size = 32_769),
     ("tx_attr->size", |r| r.transmit.size = 1 << 20),
     ("rx_attr->size", |r| r.receive.size = 1 << 20),
     ("tx_attr->iov_limit", |r| r.transmit.iov_limit = 9),
@@ -119,9 +119,9 @@ fn a_reason_is_one_line_that_says_asked_and_offered() {
     let start = "caps cannot be met: asked FI_MSG|FI_COLLECTIVE|0x8000000000000000 (lacking: \
                  FI_COLLECTIVE|0x8000000000000000), offered FI_MSG|FI_RECV|";
     assert!(reason.starts_with(start) && !reason.contains('\n'), "{reason}");
-    let asked = request(|r| r.transmit.inject_size = 5000);
+    let asked = request(|r| r.transmit.inject_size = 50_000);
     let reason = negotiate(FI_EP_RDM, VERSION, &asked).unwrap_err().to_string();
-    assert_eq!(reason, "tx_attr->inject_size cannot be met: asked 5000, offered 4096");
+    assert_eq!(reason, "tx_attr->inject_size cannot be met: asked 50000, offered 32768");
 }
 
 #[test]
