@@ -60,7 +60,10 @@ impl Domain {
         });
         // Peers must be told one address, and shared memory is found by it.
         let ip = if wanted.ip().is_unspecified() { interface::default_source(wanted.is_ipv6()) } else { wanted.ip() };
-        let wanted = SocketAddr::new(ip, wanted.port());
+        // The name of a connected endpoint is nobody's concern; the port is for a passive endpoint of the same program, which
+        // may be opened later than the domain.
+        let port = if attributes.kind == FI_EP_MSG { 0 } else { wanted.port() };
+        let wanted = SocketAddr::new(ip, port);
         let open = |socket: SocketAddr| {
             let progress = match attributes.data_progress {
                 FI_PROGRESS_AUTO => Progress::Automatic,

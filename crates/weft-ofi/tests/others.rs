@@ -70,7 +70,7 @@ const LU_INPUT: &str = "\
 2 1       P
 2 4       Q
 1.0       threshold
-T         condition estimates and iterative refinement too
+F         no condition estimates and iterative refinement: on some processors those hang, over whatever transport
 ";
 
 const QR_INPUT: &str = "\

@@ -1,6 +1,9 @@
 /* Datagrams, and connected endpoints with passive ones and their events. */
 #include "walk.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
 #define RECEIVES (b->memory + (1 << 20))
 
 void walk_dgram(void)
@@ -301,6 +304,35 @@ static void walk_msg_variable(void)
     fi_freeinfo(info);
 }
 
+/* A server that opens its domain first, with the info by which it listens afterwards. Nobody else uses the address. */
+static void walk_domain_before_listener(const struct side_options *options)
+{
+    char node[32];
+    struct listener listener = { 0 };
+    struct fid_domain *domain = NULL;
+    struct fi_info *hints = hints_for(options), *info = NULL;
+    snprintf(node, sizeof(node), "127.%d.%d.%d", 77 + (getpid() >> 16), getpid() >> 8 & 255, getpid() & 255);
+    int code = fi_getinfo(API_VERSION, node, "4799", FI_SOURCE, hints, &info);
+    fi_freeinfo(hints);
+    if (!EXPECT("fi_getinfo with a service", code, 0))
+        return;
+    if (EXPECT("fi_fabric", fi_fabric(info->fabric_attr, &listener.fabric, NULL), 0) &&
+        EXPECT("a domain before its listener", fi_domain(listener.fabric, info, &domain, NULL), 0) &&
+        EXPECT("fi_eq_open", fi_eq_open(listener.fabric, &(struct fi_eq_attr){ .wait_obj = FI_WAIT_UNSPEC }, &listener.eq, NULL), 0) &&
+        EXPECT("fi_passive_ep", fi_passive_ep(listener.fabric, info, &listener.pep, NULL), 0)) {
+        EXPECT("fi_pep_bind", fi_pep_bind(listener.pep, &listener.eq->fid, 0), 0);
+        EXPECT("fi_listen at the port of the domain's info", fi_listen(listener.pep), 0);
+        struct sockaddr_in name = { 0 };
+        size_t length = sizeof(name);
+        EXPECT("fi_getname", fi_getname(&listener.pep->fid, &name, &length), 0);
+        CHECK("the port that was asked for", ntohs(name.sin_port) == 4799);
+    }
+    if (domain)
+        EXPECT("fi_close of the domain", fi_close(&domain->fid), 0);
+    listener_close(&listener);
+    fi_freeinfo(info);
+}
+
 void walk_msg(void)
 {
     struct side_options options = SIDE_OPTIONS(FI_EP_MSG, FI_MSG | FI_RMA);
@@ -330,6 +362,7 @@ void walk_msg(void)
         side_close(&a);
         walk_close_connected(&listener, &options);
         walk_refusals(&listener, &options);
+        walk_domain_before_listener(&options);
     }
     listener_close(&listener);
     fi_freeinfo(info);
