@@ -138,6 +138,7 @@ pub(crate) unsafe extern "C" fn open_shared_transmit(
 }
 
 unsafe extern "C" fn close(fid: *mut fid) -> c_int {
+    // Endpoints may go on with it: Sandia OpenSHMEM closes it before the last of them, which libfabric's sockets allow.
     // SAFETY: what C gives to a function of a shared transmit context's table.
-    guard::call(|| unsafe { handle::close::<SharedTransmit>(fid) })
+    guard::call(|| unsafe { handle::close_in_use::<SharedTransmit>(fid) })
 }
