@@ -15,7 +15,7 @@ pub const REGION_GENERATION_BITS: u32 = 6;
 /// fail with a chance of 2⁻²² only.
 pub const KEY_DRAWS_MAX: usize = 16;
 /// Bytes that can be sent from a copy. MPI's blocking sends up to this length do not wait for their acknowledgement, which
-/// takes a turn of the receiver on a processor where ranks share one; a copy of this length takes about 2 µs.
+/// takes a turn of the receiver on a processor where ranks share one.
 pub const INJECT_MAX_BYTES: usize = 32 << 10;
 /// Bytes of all copies that are under way.
 pub const INJECTED_MAX_BYTES: usize = 64 << 20;
