@@ -45,7 +45,8 @@ pub enum Operation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Level {
-    /// The buffer may be used again; the caller has made a copy of it for the engine.
+    /// The buffer may be used again; the caller has made a copy of it for the engine. Where the completion queue has no
+    /// place for a failure that may follow, the same as `Transmitted`.
     Injected,
     /// The target's node has taken it and will not lose it while it lives.
     Transmitted,

@@ -114,6 +114,9 @@ impl CompletionFlags {
     pub const RELEASED: CompletionFlags = CompletionFlags(2);
     /// It is of a message that was announced: the announcement, or the receive that claimed it.
     pub const ANNOUNCED: CompletionFlags = CompletionFlags(4);
+    /// A failure of an operation that had ended when the engine had a copy of its bytes: the context may be in use for
+    /// another one by now.
+    pub const LATE: CompletionFlags = CompletionFlags(8);
     /// In a queue: the peer sent the message.
     const FROM_PEER: CompletionFlags = CompletionFlags(0x40);
     /// In a queue: who sent the message has no name.

@@ -123,13 +123,18 @@ impl Buffer {
     /// A copy of `bytes`. [`HostMemory::attach_inline`](crate::HostMemory::attach_inline) does it without allocating.
     #[must_use]
     pub fn inline(bytes: &[u8]) -> Buffer {
-        Buffer::inline_from(Vec::with_capacity(bytes.len()), bytes)
+        Buffer::inline_from(Vec::with_capacity(bytes.len()), Segment::from_slice(bytes))
     }
 
     /// A copy of `bytes` in a vector that was used before.
-    pub(crate) fn inline_from(mut vec: Vec<u8>, bytes: &[u8]) -> Buffer {
+    pub(crate) fn inline_from(mut vec: Vec<u8>, bytes: Segment<'_>) -> Buffer {
         vec.clear();
-        vec.extend_from_slice(bytes);
+        vec.reserve(bytes.len());
+        // SAFETY: there is room for that many, which this fills.
+        unsafe {
+            copy::copy(vec.as_mut_ptr(), bytes.as_ptr(), bytes.len());
+            vec.set_len(bytes.len());
+        }
         Buffer::one(vec.as_mut_ptr(), vec.len(), false, Owner::Inline(vec))
     }
 

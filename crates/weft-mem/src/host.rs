@@ -145,6 +145,11 @@ impl HostMemory {
     /// Attaches a copy of at most [`INJECT_MAX_BYTES`] bytes. The copy's memory is used again after
     /// [`Memory::release`].
     pub fn attach_inline(&mut self, bytes: &[u8]) -> Result<LocalKey, AttachError> {
+        self.attach_copy(Segment::from_slice(bytes))
+    }
+
+    /// The same for bytes that the caller's program may change meanwhile.
+    pub fn attach_copy(&mut self, bytes: Segment<'_>) -> Result<LocalKey, AttachError> {
         if bytes.len() > INJECT_MAX_BYTES {
             return Err(AttachError::TooLong { length: bytes.len() });
         }

@@ -18,6 +18,7 @@ pub mod calibrate;
 pub mod copy;
 pub mod crc;
 pub mod device;
+pub mod exit;
 mod foreign;
 pub mod fork;
 mod guarded;

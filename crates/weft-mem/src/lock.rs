@@ -106,6 +106,20 @@ impl<T> Lock<T> {
         Guard { lock: self, visitor: true, value: PhantomData }
     }
 
+    /// As [`Lock::visit`], if nobody is inside.
+    pub fn try_visit(&self) -> Option<Guard<'_, T>> {
+        let word = if self.promised { &self.visited } else { &self.state };
+        word.compare_exchange(FREE, HELD, Ordering::SeqCst, Ordering::Relaxed).ok()?;
+        if self.promised {
+            barrier();
+        }
+        if self.promised && self.state.load(Ordering::Acquire) != FREE {
+            self.visited.store(FREE, Ordering::Release);
+            return None;
+        }
+        Some(Guard { lock: self, visitor: true, value: PhantomData })
+    }
+
     /// Changes when somebody comes in who is no visitor.
     #[must_use]
     pub fn entries(&self) -> u32 {

@@ -85,6 +85,10 @@ impl<'a> Segment<'a> {
         self.iovec.iov_len == 0
     }
 
+    pub(crate) fn as_ptr(&self) -> *const u8 {
+        self.iovec.iov_base.cast_const().cast()
+    }
+
     /// As the system takes it; only for reading.
     #[must_use]
     #[inline]

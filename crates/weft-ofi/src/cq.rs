@@ -261,12 +261,15 @@ impl Queue {
     pub(crate) fn has_entries(&self) -> Result<bool> {
         self.announcements.refill();
         let mut found = self.made_count.load(Ordering::Acquire) > 0;
-        // Progress is what polling is for, even where there is something already.
         let each = |_: &Ended<'_>| {
             found = true;
             ControlFlow::Break(())
         };
         weft::raw::read_completions(&self.queue, 1, each).map_err(|error| guard::errno(&error))?;
+        if found {
+            // Progress is what polling is for, even where there is something already.
+            self.queue.domain().progress().map_err(|error| guard::errno(&error))?;
+        }
         Ok(found)
     }
 
@@ -444,6 +447,10 @@ impl Queue {
             let (truncated, length) = ((completion.length - length) as usize, length as usize);
             let source = self.name(completion);
             let mut made = Made { error, reason, source, length, ..self.entry(completion) };
+            if completion.flags.contains(CompletionFlags::LATE) {
+                // Its completion was read long ago, and the program may have thrown away or reused what this points to.
+                made.context = 0;
+            }
             if completion.result == Err(Failure::Cancelled)
                 && let Some(context) = self.announcements.cancelled(completion)
             {

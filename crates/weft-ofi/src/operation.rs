@@ -148,7 +148,10 @@ pub(crate) struct Call {
     pub(crate) flags: u64,
 }
 
-/// The level of completion that flags ask for.
+const LEVELS: u64 =
+    FI_INJECT_COMPLETE | FI_TRANSMIT_COMPLETE | FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE | FI_COMMIT_COMPLETE;
+
+/// The level of completion that flags ask for, of what is not copied.
 #[inline(always)]
 fn level(flags: u64) -> Level {
     if flags & (FI_DELIVERY_COMPLETE | FI_MATCH_COMPLETE) != 0 { Level::Delivered } else { Level::Transmitted }
@@ -230,7 +233,22 @@ fn transmit_anyhow(live: &Live, mut command: Command, call: Call) -> Result<usiz
     }
     let buffer = call.local.buffer(command.operation == Operation::Read)?;
     command.length = u32::try_from(buffer.len()).map_err(|_| -FI_EMSGSIZE)?;
+    if may_end_when_copied(&command, call.flags) {
+        command.level = Level::Injected;
+    }
     posted(live, live.order.keep(&mut command, |command| weft::raw::post_lent(&live.endpoint, command, buffer)))
+}
+
+/// Whether a call asks for nothing but its buffer back: it says so, or it sends and names no level at all. Most programs do
+/// not name any, and wait for a completion only to use the buffer again; who wants to hear that a message has arrived asks
+/// for `FI_TRANSMIT_COMPLETE` or more. A write without a level is not of these: programs take its end for its effect.
+fn may_end_when_copied(command: &Command, flags: u64) -> bool {
+    let sends = matches!(command.operation, Operation::Send | Operation::TaggedSend);
+    match flags & LEVELS {
+        0 => sends,
+        FI_INJECT_COMPLETE => sends || command.operation == Operation::Write,
+        _ => false,
+    }
 }
 
 #[cold]
@@ -299,7 +317,7 @@ pub(crate) fn inject(
         return Err(-FI_EINVAL);
     }
     let mut command = weft::raw::command(&live.endpoint, operation, peer);
-    command.flags = CommandFlags::SILENT;
+    (command.level, command.flags) = (Level::Injected, CommandFlags::SILENT);
     fill(&mut command);
     // SAFETY: the caller of the interface gives that many bytes, for the time of the call.
     let bytes = if length == 0 { &[] } else { unsafe { std::slice::from_raw_parts(pointer.cast::<u8>(), length) } };

@@ -569,7 +569,7 @@ impl Core {
         }
         let posted = match ranges {
             Some(ranges) => self.post_parts(&command, ranges),
-            None => match self.local.as_mut().and_then(|local| local.post(&mut self.engine, &mut command)) {
+            None => match self.post_local(&mut command) {
                 Some(posted) => posted,
                 None => {
                     let now = self.now();

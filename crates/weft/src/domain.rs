@@ -20,6 +20,7 @@ use crate::counter::Counter;
 use crate::driver::{Core, Nic, Progress};
 use crate::endpoint::{Endpoint, EndpointOptions};
 use crate::error::{Error, Result};
+use crate::exit;
 use crate::fabric::Fabric;
 use crate::limits::LINGER_ACKNOWLEDGE_US;
 use crate::local::{Local, LocalStatistics};
@@ -342,6 +343,7 @@ impl DomainBuilder {
         let address = link.local();
         let nic = Arc::new(Nic::new(Core::new(engine, link, local), self.progress, self.promised));
         nic.backoff.prepare(&nic);
+        exit::see_to(&nic);
         let thread = match self.progress {
             Progress::Manual if self.stand_in => Some(start_thread(&nic, Nic::stand_in)?),
             Progress::Manual => None,

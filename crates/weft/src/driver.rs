@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use weft_core::command::EndpointId;
 use weft_core::engine::{Engine, Piece, Transmit};
 use weft_core::event::{CounterId, QueueId};
 use weft_core::time::Time;
@@ -24,8 +25,9 @@ use crate::completion_queue::Stash;
 use crate::deferred::DeferredList;
 use crate::error::{Error, Result};
 use crate::limits::{
-    DRAIN_ROUNDS_MAX, FLUSH_US, LINK_POLL_US, LINK_RETRY_US, LOOKS_PER_ROUND, PIECES_PER_BATCH, RECEIVE_ROUNDS_MAX,
-    SPIN_US, STAND_IN_US, TICKS_BETWEEN_LOOKS, TRANSMIT_BATCH_MAX, TRANSMIT_BYTES, TRANSMIT_PIECES,
+    DRAIN_ROUNDS_MAX, FLUSH_US, LINGER_MAX_US, LINGER_ROUND_US, LINK_POLL_US, LINK_RETRY_US, LOOKS_PER_ROUND,
+    PIECES_PER_BATCH, RECEIVE_ROUNDS_MAX, SPIN_US, STAND_IN_US, TICKS_BETWEEN_LOOKS, TRANSMIT_BATCH_MAX,
+    TRANSMIT_BYTES, TRANSMIT_PIECES, UNAWAITED_PER_ROUND,
 };
 use crate::local::Local;
 use crate::poll_backoff::PollBackoff;
@@ -54,9 +56,7 @@ pub(crate) struct Nic {
 impl Nic {
     pub(crate) fn new(mut core: Core, progress: Progress, promised: Option<OneAtATime>) -> Nic {
         let backoff = PollBackoff::default();
-        if let Some(local) = &mut core.local {
-            local.watch_processor(backoff.is_shared());
-        }
+        core.shares_processor = backoff.is_shared();
         let (core, stop) = (Lock::new(core, promised), AtomicBool::new(false));
         Nic { core, progress, stop, backoff, generation: fork::generation() }
     }
@@ -146,6 +146,39 @@ impl Nic {
         }
     }
 
+    /// An endpoint closes: brings what was injected on its way.
+    pub(crate) fn linger(&self, endpoint: EndpointId) {
+        self.linger_inside(|| Some(self.lock()), Some(endpoint));
+    }
+
+    /// The process ends: brings on its way what is owed to peers. Who ended it may be inside.
+    pub(crate) fn settle(&self) {
+        self.linger_inside(|| self.core.try_visit(), None);
+    }
+
+    /// Works until targets have what was posted; not for long where they take nothing.
+    fn linger_inside<'a>(&self, enter: impl Fn() -> Option<Guard<'a, Core>>, of: Option<EndpointId>) {
+        let patience = Duration::from_micros(LINGER_MAX_US);
+        let (mut left, mut fewest) = (patience, usize::MAX);
+        while !left.is_zero() {
+            let start = Instant::now();
+            if let Some(mut core) = enter() {
+                core.progress_and_acknowledge();
+                let local = core.local.as_ref().map_or(0, |local| local.under_way(of));
+                let under_way = core.engine.state().commands + local;
+                if core.is_abandoned() || under_way == 0 {
+                    break;
+                }
+                if under_way < fewest {
+                    (left, fewest) = (patience, under_way);
+                }
+            }
+            std::thread::yield_now();
+            // A round that took long was not at work: who is kept from the processor sends nothing again meanwhile.
+            left = left.saturating_sub(start.elapsed().min(Duration::from_micros(LINGER_ROUND_US)));
+        }
+    }
+
     /// Tells the NIC's thread to end.
     pub(crate) fn stop(&self, set: &WaitSet) {
         self.stop.store(true, Ordering::Release);
@@ -190,9 +223,13 @@ pub(crate) struct Core {
     pub(crate) link: Staged<Box<dyn Link>>,
     /// The road to peers on this machine, unless everything goes as packets.
     pub(crate) local: Option<Local>,
+    /// Whether others want the processor of whoever polls.
+    pub(crate) shares_processor: Arc<AtomicBool>,
     /// When everything was last looked at, and rounds of progress.
     looked_at: u64,
     rounds: u32,
+    /// Commands since the last round whose poster waits for nothing.
+    unawaited: u32,
     /// The last round of progress did something.
     pub(crate) was_busy: bool,
     pub(crate) stash: Stash,
@@ -229,8 +266,10 @@ impl Core {
             engine,
             link: Staged::new(link),
             local,
+            shares_processor: Arc::default(),
             looked_at: 0,
             rounds: 0,
+            unawaited: 0,
             was_busy: false,
             stash: Stash::default(),
             deferred: DeferredList::default(),
@@ -361,6 +400,16 @@ impl Core {
         // It has waited for what was posted to go first.
         self.engine.handle_late();
         self.notify();
+    }
+
+    /// After a command whose poster need not wait for anything. Who posts many of those serves its peers meanwhile.
+    #[inline]
+    pub(crate) fn posted_unawaited(&mut self) {
+        self.unawaited += 1;
+        if self.unawaited >= UNAWAITED_PER_ROUND {
+            self.unawaited = 0;
+            self.progress();
+        }
     }
 
     /// After completions were read: peers that were held back for want of room are told at once.

@@ -3,13 +3,13 @@
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
 use weft_core::address::{Address, PeerId};
-use weft_core::command::{Command, CommandFlags, EndpointId, Operation, PostError, Receive};
+use weft_core::command::{Command, CommandFlags, EndpointId, Level, Operation, PostError, Receive};
 use weft_core::engine::{Bindings, ClaimId, EndpointKind, Opening, Peek, Peeked, Side};
 use weft_core::event::{Failure, QueueId};
 use weft_core::memory::LocalKey;
+use weft_mem::limits::INJECT_MAX_BYTES;
 use weft_mem::{Buffer, Lent, Segment};
 
 use crate::completion_queue::CompletionQueue;
@@ -17,7 +17,7 @@ use crate::counter::Counter;
 use crate::domain::Domain;
 use crate::driver::{Core, Progress};
 use crate::error::{Error, Refused, Result};
-use crate::limits::{LINGER_MAX_US, LINGER_ROUND_US};
+use crate::limits::COPIED_MAX_BYTES;
 use crate::local::Local;
 use crate::vector::{self, RemoteRange};
 
@@ -353,9 +353,10 @@ impl Endpoint {
         self.inner.id
     }
 
-    /// The NIC will post this command by itself.
+    /// Before a command is posted: who closes the endpoint may not have heard of its end.
+    #[inline]
     pub(crate) fn will_post(&self, command: &Command) {
-        if command.has(CommandFlags::SILENT) {
+        if command.has(CommandFlags::SILENT) || command.level == Level::Injected {
             self.inner.injected.store(true, Ordering::Relaxed);
         }
     }
@@ -395,14 +396,12 @@ impl Endpoint {
     ) -> Result<u64, Refused> {
         command.context = self.context(context);
         command.flags = command.flags.without(CommandFlags::PART | CommandFlags::COUNTED);
-        if command.has(CommandFlags::SILENT) {
-            self.inner.injected.store(true, Ordering::Relaxed);
-        }
+        self.will_post(&command);
         let mut core = self.domain().nic().lock();
         let payload = match core.do_local_at_once(&mut command, payload) {
             Ok(()) => return Ok(command.context),
             Err(NotDone::Refused(refused)) => return Err(refused),
-            Err(NotDone::Later(payload)) => payload,
+            Err(NotDone::Later(payload)) => core.copy_short(&mut command, payload),
         };
         core.attach_payload(&mut command, payload)?;
         if let Some(posted) = core.post_local(&mut command) {
@@ -420,6 +419,9 @@ impl Endpoint {
             return Err(Refused { error: error.into(), buffer });
         }
         core.posted(now, command.has(CommandFlags::MORE));
+        if command.has(CommandFlags::SILENT) || command.level == Level::Injected {
+            core.posted_unawaited();
+        }
         Ok(command.context)
     }
 
@@ -431,9 +433,7 @@ impl Endpoint {
         ranges: &[RemoteRange],
     ) -> Result<(), Refused> {
         whole.flags = whole.flags.without(CommandFlags::PART | CommandFlags::COUNTED);
-        if whole.has(CommandFlags::SILENT) {
-            self.inner.injected.store(true, Ordering::Relaxed);
-        }
+        self.will_post(&whole);
         let mut core = self.domain().nic().lock();
         core.attach_payload(&mut whole, payload)?;
         core.post_parts(&whole, ranges).map_err(|error| {
@@ -534,21 +534,7 @@ impl Inner {
         if !self.injected.load(Ordering::Relaxed) || self.domain.nic().is_inherited() {
             return;
         }
-        let nic = self.domain.nic();
-        let mut left = Duration::from_micros(LINGER_MAX_US);
-        while !left.is_zero() {
-            let start = Instant::now();
-            let mut core = nic.lock();
-            core.progress_all();
-            let local = core.local.as_ref().map_or(0, |local| local.under_way(self.id));
-            if core.is_abandoned() || core.engine.state().commands + local == 0 {
-                break;
-            }
-            drop(core);
-            std::thread::yield_now();
-            // A round that took long was not at work: who is kept from the processor sends nothing again meanwhile.
-            left = left.saturating_sub(start.elapsed().min(Duration::from_micros(LINGER_ROUND_US)));
-        }
+        self.domain.nic().linger(self.id);
     }
 }
 
@@ -574,8 +560,9 @@ impl Drop for Inner {
 impl Core {
     /// Posts a command whose peer is on this machine; `None`: it goes as packets.
     #[inline]
-    fn post_local(&mut self, command: &mut Command) -> Option<Result<(), PostError>> {
-        let posted = self.local.as_mut()?.post(&mut self.engine, command)?;
+    pub(crate) fn post_local(&mut self, command: &mut Command) -> Option<Result<(), PostError>> {
+        let shares_processor = self.shares_processor.load(Ordering::Relaxed);
+        let posted = self.local.as_mut()?.post(&mut self.engine, command, shares_processor)?;
         self.notify();
         Some(posted)
     }
@@ -614,6 +601,32 @@ impl Core {
         self.engine.report_done(command, admitted, local);
         self.notify();
         Ok(())
+    }
+
+    /// A command with memory of the caller's that may end as soon as that can be used again: over packets the NIC copies
+    /// short ones, which spares the wait for the target's answer. All others end with that.
+    ///
+    /// Where processors are shared, the answer waits until the target's process has its turn, which is worth a longer copy.
+    #[inline]
+    fn copy_short<'a>(&mut self, command: &mut Command, payload: Payload<'a>) -> Payload<'a> {
+        let Payload::Lent(buffer) = &payload else { return payload };
+        if command.level != Level::Injected {
+            return payload;
+        }
+        command.level = Level::Transmitted;
+        let is_shared = self.shares_processor.load(Ordering::Relaxed);
+        let limit = if is_shared { INJECT_MAX_BYTES } else { COPIED_MAX_BYTES };
+        let Some(bytes) = buffer.segment().filter(|bytes| bytes.len() <= limit) else { return payload };
+        let goes_local = self.local.as_ref().is_some_and(|local| local.reaches(command.endpoint, command.peer));
+        if goes_local || !self.engine.has_room_for(1) {
+            return payload;
+        }
+        let Ok(key) = self.engine.memory_mut().attach_copy(bytes) else { return payload };
+        (command.level, command.local, command.length) = (Level::Injected, key, bytes.len() as u32);
+        if let Payload::Lent(buffer) = payload {
+            buffer.discard();
+        }
+        Payload::None
     }
 
     /// Posts a receive whose buffer is attached, and which is not as simple as most.

@@ -90,6 +90,7 @@ mod domain;
 mod driver;
 mod endpoint;
 mod error;
+mod exit;
 mod fabric;
 pub mod limits;
 mod local;

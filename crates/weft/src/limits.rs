@@ -40,8 +40,13 @@ pub const POLL_REMEMBER_TICKS: u64 = 250_000_000;
 pub const POLL_SLEEP_MAX_US: u64 = 500;
 /// How long callers of a domain stay away before a thread stands in for them.
 pub const STAND_IN_US: u64 = 20_000;
-/// How long an endpoint that closes works to have what was injected taken by its target, and how much of that one round
-/// counts for at most.
+/// How many commands are posted whose poster waits for nothing until a round of progress is made for it.
+pub const UNAWAITED_PER_ROUND: u32 = 16;
+/// The longest send over packets that is copied so that it ends at once where processors are not shared: for longer ones
+/// the copy costs more than the wait. Where they are, up to [`INJECT_MAX_BYTES`](weft_mem::limits::INJECT_MAX_BYTES).
+pub const COPIED_MAX_BYTES: usize = 4 << 10;
+/// How long an endpoint that closes, or a process that ends, waits for targets to take another one of its commands, and how
+/// much of that one round counts for at most.
 pub const LINGER_MAX_US: u64 = 200_000;
 /// See [`LINGER_MAX_US`].
 pub const LINGER_ROUND_US: u64 = 1_000;

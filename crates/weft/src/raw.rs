@@ -104,7 +104,9 @@ pub fn post(endpoint: &Endpoint, command: &Command, buffer: Option<Buffer>) -> R
 }
 
 /// Posts a command with all of `buffer`, which nobody wants back: where the command is done at once, the buffer is dropped
-/// before this returns, which spares its way through the tables and the completion. Otherwise as [`post`].
+/// before this returns, which spares its way through the tables and the completion. One with
+/// [`Level::Injected`](crate::Level::Injected) is copied if it is short, and ends at once; if it is not, it ends as with
+/// [`Level::Transmitted`](crate::Level::Transmitted). Otherwise as [`post`].
 #[inline]
 pub fn post_lent(endpoint: &Endpoint, command: &Command, buffer: Buffer) -> Result<(), Refused> {
     let mut command = *command;

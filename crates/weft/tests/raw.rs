@@ -5,10 +5,13 @@ mod common;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
+use weft::limits::COPIED_MAX_BYTES;
 use weft::raw::{self, AtomicCall, Buffer, CommandFlags, Operation};
 use weft::{
     Access, AtomicOperation, Datatype, Domain, Fabric, Failure, Level, Progress, Registrable, RemoteAddress, Road,
 };
+
+use weft_mem::limits::INJECT_MAX_BYTES;
 
 use common::patient;
 
@@ -218,5 +221,48 @@ fn completions_keep_the_address_of_a_name_that_goes() {
     for peer in expected {
         let received = queues[1].wait(PATIENCE).unwrap().unwrap();
         assert_eq!((received.peer, received.source), (peer, Some(endpoints[0].address())));
+    }
+}
+
+/// What ends when it is copied, and what only when the target has it.
+#[test]
+fn short_sends_end_when_they_are_copied() {
+    let domain =
+        || Fabric::new("copied").unwrap().domain().road(Road::Packets).progress(Progress::Manual).configure(patient);
+    let (a, b) = (domain().udp("127.0.0.1:0").unwrap(), domain().udp("127.0.0.1:0").unwrap());
+    let (at_a, at_b) = (a.completion_queue(6), b.completion_queue(16));
+    let (from, to) = (a.endpoint(&at_a).unwrap(), b.endpoint(&at_b).unwrap());
+    let peer = a.addresses().insert(to.address()).unwrap();
+    let mut bytes = vec![7u8; INJECT_MAX_BYTES + 1];
+    let mut post = |level, length: usize, context| {
+        let mut command = raw::command(&from, Operation::Send, peer);
+        (command.level, command.context) = (level, context);
+        // SAFETY: the vector lives longer than the operations, and is written only when none of them reads it any more.
+        let buffer = unsafe { Buffer::from_raw_read_only(bytes.as_mut_ptr(), length) };
+        raw::post_lent(&from, &command, buffer).unwrap();
+    };
+    let ended = || at_a.read().unwrap().map(|completion| completion.ok().unwrap().context);
+    let lengths = [10, COPIED_MAX_BYTES, INJECT_MAX_BYTES + 1, 20, 30];
+    for length in lengths {
+        to.receive(vec![0; length]).unwrap();
+    }
+    post(Level::Injected, lengths[0], 1);
+    post(Level::Injected, lengths[1], 2);
+    assert_eq!((ended(), ended()), (Some(1), Some(2)), "nobody has received them");
+    // Too long to be copied; another level; and no second place for a failure: one is kept for each of those before, and
+    // one for what is received.
+    post(Level::Injected, lengths[2], 3);
+    post(Level::Transmitted, lengths[3], 4);
+    post(Level::Injected, lengths[4], 5);
+    assert_eq!(ended(), None, "the target's answer is awaited");
+    for context in 3..=5 {
+        while ended() != Some(context) {
+            b.progress().unwrap();
+        }
+    }
+    bytes.fill(9);
+    for length in &lengths {
+        let received = at_b.wait(PATIENCE).unwrap().unwrap().ok().unwrap();
+        assert_eq!(received.into_bytes().unwrap(), vec![7; *length]);
     }
 }

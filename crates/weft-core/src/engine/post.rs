@@ -83,14 +83,19 @@ impl<M: Memory> Engine<M> {
         }
         let endpoint = self.endpoint(command.endpoint).ok_or(PostError::NoSuchEndpoint)?;
         let queue = endpoint.bindings.transmit_queue;
-        let injected = command.level == Level::Injected && !command.has(CommandFlags::SILENT);
-        let places = 1 + usize::from(injected);
-        let queue_state = queue.and_then(|queue| self.queues.get_mut(queue.0 as usize));
-        if !queue_state.is_none_or(|queue| queue.reserve_for_post(places)) {
+        let wishes = command.level == Level::Injected && !command.has(CommandFlags::SILENT);
+        let mut queue_state = queue.and_then(|queue| self.queues.get_mut(queue.0 as usize));
+        let mut reserve = |places| queue_state.as_mut().is_none_or(|queue| queue.reserve_for_post(places));
+        // The second place is for a failure that may come. Without it the command ends once, when it is transmitted.
+        let injected = wishes && reserve(2);
+        if !injected && !reserve(1) {
             return Err(PostError::CompletionQueueFull);
         }
+        if wishes && !injected {
+            command.level = Level::Transmitted;
+        }
         if injected {
-            // The caller made a copy; what is reserved a second time is for a failure that may come.
+            // The caller made a copy.
             let plain = self.plain(command);
             self.push(queue, completion_of(&plain, LocalKey::NONE, Ok(())));
             command.flags = command.flags | CommandFlags::SILENT;
@@ -417,6 +422,10 @@ impl<M: Memory> Engine<M> {
             self.release_buffers(command);
             return;
         };
+        // Who did not wait for the target's answer is not told what a receive made of the message: its receiver is.
+        let sends = matches!(command.operation, Operation::Send | Operation::TaggedSend);
+        let cut = sends && result == Err(Failure::LengthError) && has_ended(command);
+        let result = if cut { Ok(()) } else { result };
         let (queue, silenced) = (endpoint.bindings.transmit_queue, endpoint.silenced);
         let counter = counter_of(endpoint, command.operation).filter(|_| !silenced);
         self.count(counter, result.is_ok());
@@ -641,11 +650,16 @@ fn kind_of(operation: Operation) -> CompletionKind {
     }
 }
 
+/// Whether a command has ended for its user: see [`Engine::admit`].
+fn has_ended(command: &Command) -> bool {
+    command.level == Level::Injected && command.has(CommandFlags::SILENT)
+}
+
 pub(super) fn completion_of(command: &Command, local: LocalKey, result: Result<(), Failure>) -> Completion {
     Completion {
         context: command.context,
         kind: kind_of(command.operation),
-        flags: CompletionFlags::NONE,
+        flags: if result.is_err() && has_ended(command) { CompletionFlags::LATE } else { CompletionFlags::NONE },
         result,
         length: u64::from(command.length),
         tag: if command.operation == Operation::TaggedSend { command.address } else { 0 },

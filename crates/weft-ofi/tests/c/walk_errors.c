@@ -67,7 +67,19 @@ static void walk_gone(void)
     EXPECT("fi_getname", fi_getname(&c.ep->fid, name, &length), 0);
     EXPECT("fi_av_insert", fi_av_insert(a.av, name, 1, &c_at_a, 0, NULL), 1);
     side_close(&c);
+    struct iovec piece = { a.memory, 8 };
+    struct fi_msg message = { .msg_iov = &piece, .desc = &a.region.descriptor, .iov_count = 1, .addr = c_at_a, .context = &context };
     EXPECT("fi_write to one that is gone", POST(fi_write(a.ep, a.memory, 8, a.region.descriptor, c_at_a, 0, 1, &context)), 0, -FI_EHOSTUNREACH, -FI_ECONNREFUSED);
+    if (TAKE(&a.transmit, &event, "it ends"))
+        CHECK("with an error", event.error != 0 && event.entry.op_context == &context);
+    EXPECT("fi_send to one that is gone", POST(fi_send(a.ep, a.memory, 8, a.region.descriptor, c_at_a, &context)), 0, -FI_EHOSTUNREACH, -FI_ECONNREFUSED);
+    if (TAKE(&a.transmit, &event, "it ends")) {
+        CHECK("its context", event.entry.op_context == &context);
+        /* A copy was made, and the context may be in use again by now. */
+        if (!event.error && TAKE(&a.transmit, &event, "its failure is told"))
+            CHECK("as nobody's", event.error != 0 && event.entry.op_context == NULL);
+    }
+    EXPECT("fi_send that waits for its target", POST(fi_sendmsg(a.ep, &message, FI_TRANSMIT_COMPLETE | FI_COMPLETION)), 0, -FI_EHOSTUNREACH, -FI_ECONNREFUSED);
     if (TAKE(&a.transmit, &event, "it ends"))
         CHECK("with an error", event.error != 0 && event.entry.op_context == &context);
     EXPECT("fi_recv", fi_recv(b.ep, b.memory, 64, b.region.descriptor, FI_ADDR_UNSPEC, &context), 0);

@@ -29,8 +29,7 @@ mod visitor;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use weft_core::address::{Address, PeerId};
 use weft_core::command::{Command, CommandFlags, EndpointId, Level, Operation, PostError};
@@ -111,8 +110,6 @@ pub(crate) struct Local {
     address: SocketAddr,
     session: u32,
     methods: Methods,
-    /// Whether others want the processor of whoever polls.
-    is_shared: Arc<AtomicBool>,
     /// Commands to one peer that may be under way.
     commands_max: usize,
     routes: Vec<Option<Box<Route>>>,
@@ -184,7 +181,6 @@ impl Local {
             address,
             session,
             methods: Methods::RING,
-            is_shared: Arc::default(),
             commands_max: commands_max.min(route::WAITING_MAX),
             routes: Vec::new(),
             visitors: Vec::new(),
@@ -197,11 +193,6 @@ impl Local {
             may_be_blocked: false,
             changed: false,
         })
-    }
-
-    /// Where to look whether others want the processor of whoever polls.
-    pub(crate) fn watch_processor(&mut self, is_shared: Arc<AtomicBool>) {
-        self.is_shared = is_shared;
     }
 
     pub(crate) fn statistics(&self) -> LocalStatistics {
@@ -299,6 +290,7 @@ impl Local {
         &mut self,
         engine: &mut Engine<HostMemory>,
         command: &mut Command,
+        shares_processor: bool,
     ) -> Option<Result<(), PostError>> {
         if !self.displaced.is_empty() {
             // Nothing may pass those, and most of what is posted now would.
@@ -315,7 +307,7 @@ impl Local {
         if let Err(error) = engine.admit(command) {
             return Some(Err(error));
         }
-        self.methods.shares_processor = self.is_shared.load(Ordering::Relaxed);
+        self.methods.shares_processor = shares_processor;
         if route.submit(engine, command, &self.methods, &mut self.statistics).is_err() {
             self.statistics.broken += 1;
             self.end_route(engine, index as usize, Failure::ProtocolError);
@@ -329,10 +321,7 @@ impl Local {
     #[inline(always)]
     pub(crate) fn could_do_at_once(command: &Command) -> bool {
         let simple = matches!(command.operation, Operation::Send | Operation::TaggedSend | Operation::Write);
-        let plain = simple && command.level != Level::Delivered && !command.has(CommandFlags::FENCE);
-        // What is injected with a completion has that before it is under way.
-        let injected = command.level == Level::Injected && !command.has(CommandFlags::SILENT);
-        plain && !injected
+        simple && command.level != Level::Delivered && !command.has(CommandFlags::FENCE)
     }
 
     /// Does such a command at once, with bytes that are the caller's, and reports it: a message into the ring, a write
@@ -667,10 +656,11 @@ impl Local {
         cancelled
     }
 
-    /// Commands of an endpoint that are not done.
-    pub(crate) fn under_way(&self, endpoint: EndpointId) -> usize {
-        let routes = self.routes.iter().flatten().filter(|route| route.endpoint == endpoint);
-        let displaced = self.displaced.iter().filter(|command| command.endpoint == endpoint).count();
+    /// Commands of an endpoint, or of all, that are not done.
+    pub(crate) fn under_way(&self, of: Option<EndpointId>) -> usize {
+        let counts = |endpoint| of.is_none_or(|of| of == endpoint);
+        let routes = self.routes.iter().flatten().filter(|route| counts(route.endpoint));
+        let displaced = self.displaced.iter().filter(|command| counts(command.endpoint)).count();
         displaced + routes.map(|route| route.under_way()).sum::<usize>()
     }
 

@@ -48,6 +48,7 @@ fn role() {
         "resident" => environment::resident(&arguments),
         "contained" => environment::contained(&arguments),
         "recluse" => environment::recluse(&arguments),
+        "leaver" => others::leaver(&arguments),
         "forker" => environment::forker(&arguments),
         other => panic!("no role {other}"),
     }

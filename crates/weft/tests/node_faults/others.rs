@@ -7,13 +7,15 @@ use std::os::unix::process::CommandExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use weft::{Access, Completion, CompletionKind, Failure, PeerId, Progress, RemoteAddress};
+use weft::{
+    Access, Completion, CompletionKind, Fabric, Failure, Level, Options, PeerId, Progress, RemoteAddress, Road,
+};
 
 use crate::child::Process;
 use crate::common::Raise;
 use crate::hostile::bare_connection;
 use crate::kill::{converse, length_of};
-use crate::traffic::{Node, address_from_text, address_to_text, anywhere, random};
+use crate::traffic::{FABRIC, Node, address_from_text, address_to_text, anywhere, random};
 use crate::{PATIENCE, number};
 
 /// A user that no process of ours has.
@@ -383,5 +385,37 @@ fn a_wake_up_that_another_thread_took_is_not_lost() {
                 peer.queue.wait(Some(PATIENCE)).unwrap().expect("sent").ok().unwrap();
             }
         });
+    }
+}
+
+const LEFT_MESSAGES: u64 = 128;
+const LEFT_BYTES: usize = 32 << 10;
+
+/// Sends more than any window holds, never looks for answers, and ends at once.
+pub(crate) fn leaver(arguments: &[String]) {
+    let road = if arguments[1] == "packets" { Road::Packets } else { Road::Automatic };
+    let domain = Fabric::new(FABRIC).unwrap().domain().road(road).udp(anywhere()).unwrap();
+    let queue = domain.completion_queue(1 << 12);
+    let endpoint = domain.endpoint(&queue).unwrap();
+    let to = domain.addresses().insert(address_from_text(&arguments[0])).unwrap();
+    let options = Options { level: Level::Injected, ..Options::default() };
+    for number in 0..LEFT_MESSAGES {
+        endpoint.send_with(to, vec![number as u8; LEFT_BYTES], options).unwrap();
+    }
+    std::process::exit(0);
+}
+
+#[test]
+fn who_ends_without_closing_loses_nothing() {
+    let _alone = crate::alone();
+    for road in ["packets", "automatic"] {
+        let node = Node::patient(anywhere(), Progress::Automatic);
+        let mut leaver = Process::start("leaver", &[address_to_text(node.endpoint.address()), road.to_owned()], |_| {});
+        for number in 0..LEFT_MESSAGES {
+            node.endpoint.receive(vec![0; LEFT_BYTES]).unwrap();
+            let received = node.queue.wait(Some(PATIENCE)).unwrap().expect("comes").ok().unwrap();
+            assert!(received.into_bytes().unwrap() == vec![number as u8; LEFT_BYTES], "{road}: message {number}");
+        }
+        assert!(leaver.finish().success());
     }
 }
