@@ -124,11 +124,13 @@ fn checks(workspace: &mut Workspace, report: &mut Report, advisories: bool) -> R
         run(workspace.cargo("build").args(["--locked", "-p", "weft-ofi"]))?;
         run(workspace.cargo("test").args(["--workspace", "--locked"]))
     })?;
-    report.step("inside a node by attach", || {
-        // Which way long messages go is measured, so on one machine the tests above may never take this one.
-        let mut attach = workspace.cargo("test");
-        attach.env("WEFT_COPY", "attach").args(["-p", "weft", "--locked", "--test", "conformance", "--test", "raw"]);
-        run(attach.args(["--", "shm", "memory_that_need_not_be_mapped"]))
+    report.step("inside a node by attach, and through the ring", || {
+        // Which way long messages go is measured, so on one machine the tests above may never take one of them.
+        ["attach", "ring"].into_iter().try_for_each(|way| {
+            let mut tests = workspace.cargo("test");
+            tests.env("WEFT_COPY", way).args(["-p", "weft", "--locked", "--test", "conformance", "--test", "raw"]);
+            run(tests.args(["--", "shm", "memory_that_need_not_be_mapped"]))
+        })
     })?;
     report.step("every interleaving (loom)", || {
         // A folder of its own: the flag would have everything built anew. Optimised: minutes otherwise.

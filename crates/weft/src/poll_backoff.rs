@@ -149,7 +149,9 @@ impl PollBackoff {
     /// The processor was given away and is back.
     fn was_away(&self, from: u64, to: u64) {
         let away = to.wrapping_sub(from);
-        self.is_shared.store(away >= POLL_SHARED_TICKS, Ordering::Relaxed);
+        // Among others that yield, one of them may have nothing to do just now.
+        let is_shared = away >= POLL_SHARED_TICKS || to < self.shared_until.load(Ordering::Relaxed);
+        self.is_shared.store(is_shared, Ordering::Relaxed);
         let late = if away >= POLL_LATE_TICKS { self.late.load(Ordering::Relaxed).saturating_add(1) } else { 0 };
         self.late.store(late, Ordering::Relaxed);
         if late >= LATE_YIELDS {
