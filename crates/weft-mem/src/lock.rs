@@ -327,6 +327,22 @@ mod tests {
     }
 
     #[test]
+    fn who_only_tries_to_visit_never_waits() {
+        // SAFETY: one thread calls.
+        for promised in [None, Some(unsafe { OneAtATime::promise() })] {
+            let lock = Lock::new(0u64, promised);
+            let inside = lock.lock();
+            assert!(lock.try_visit().is_none(), "a caller is inside");
+            drop(inside);
+            let mut visitor = lock.try_visit().unwrap();
+            *visitor += 1;
+            assert!(lock.try_visit().is_none(), "a visitor is inside");
+            drop(visitor);
+            assert_eq!(*lock.lock(), 1);
+        }
+    }
+
+    #[test]
     fn a_broken_promise_is_noticed() {
         // SAFETY: the second call comes from inside of the first, and is refused before it sees the value.
         let lock = Lock::new(1u64, Some(unsafe { OneAtATime::promise() }));

@@ -3,27 +3,26 @@
 //! A send that was copied has ended for its program, and a message that was received may not be acknowledged yet. A system's
 //! own sockets see to such things after their process has gone; here nobody is left who could.
 
-use std::sync::{Arc, Mutex, PoisonError, TryLockError, Weak};
+use std::sync::{Arc, LazyLock, Weak};
+
+use weft_mem::lock::Lock;
 
 use crate::driver::Nic;
 
-static NICS: Mutex<Vec<Weak<Nic>>> = Mutex::new(Vec::new());
+/// With a lock that a child of `fork` finds free, whoever held it in the parent.
+static NICS: LazyLock<Lock<Vec<Weak<Nic>>>> = LazyLock::new(|| Lock::new(Vec::new(), None));
 
 /// This one is seen to if it still lives then.
 pub(crate) fn see_to(nic: &Arc<Nic>) {
     weft_mem::exit::at_exit(settle_all);
-    let mut nics = NICS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut nics = NICS.lock();
     nics.retain(|nic| nic.strong_count() > 0);
     nics.push(Arc::downgrade(nic));
 }
 
 fn settle_all() {
-    let nics = match NICS.try_lock() {
-        Ok(nics) => nics,
-        Err(TryLockError::Poisoned(nics)) => nics.into_inner(),
-        // Who ends the process here is opening a domain.
-        Err(TryLockError::WouldBlock) => return,
-    };
+    // Otherwise the process ends while a domain is being opened.
+    let Some(nics) = NICS.try_visit() else { return };
     for nic in nics.iter().filter_map(Weak::upgrade).filter(|nic| !nic.is_inherited()) {
         nic.settle();
     }
