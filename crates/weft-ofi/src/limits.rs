@@ -17,7 +17,10 @@ pub(crate) const LOCAL_PIECES_MAX: usize = 8;
 /// Ranges of remote memory in one operation.
 pub(crate) const REMOTE_PIECES_MAX: usize = 4;
 /// Bytes that a call can copy, so that the buffer may be used again at once.
-pub(crate) const INJECT_MAX_BYTES: usize = weft_mem::limits::INJECT_MAX_BYTES;
+/// Half of what the NIC takes: MPICH injects all that it may, even beyond its own limit of eager messages, for which it has
+/// posted no longer receive. That limit is 16 KiB wherever it is used with one.
+pub(crate) const INJECT_MAX_BYTES: usize = 16 << 10;
+const _: () = assert!(INJECT_MAX_BYTES <= weft_mem::limits::INJECT_MAX_BYTES);
 /// Bytes of a message.
 pub(crate) const MESSAGE_MAX_BYTES: u64 = weft_core::limits::MESSAGE_LENGTH_MAX_BYTES;
 /// Completions of a queue, whatever its user asks for: that is a minimum to libfabric. Programs ask for as few as they read

@@ -121,7 +121,7 @@ fn a_reason_is_one_line_that_says_asked_and_offered() {
     assert!(reason.starts_with(start) && !reason.contains('\n'), "{reason}");
     let asked = request(|r| r.transmit.inject_size = 50_000);
     let reason = negotiate(FI_EP_RDM, VERSION, &asked).unwrap_err().to_string();
-    assert_eq!(reason, "tx_attr->inject_size cannot be met: asked 50000, offered 32768");
+    assert_eq!(reason, "tx_attr->inject_size cannot be met: asked 50000, offered 16384");
 }
 
 #[test]
