@@ -12,7 +12,8 @@ use std::sync::{Arc, OnceLock};
 
 use weft_core::address::{Address, PeerId};
 use weft_core::command::{Command, EndpointId, Operation, Receive};
-use weft_core::engine::{Bindings, Config, EndpointKind, Engine, Piece, Transmit};
+use weft_core::delivery::{Bindings, EndpointKind};
+use weft_core::engine::{Config, Engine, Piece, Transmit};
 use weft_core::event::QueueId;
 use weft_core::memory::{Access, Memory};
 use weft_core::packet::Codec;
@@ -84,18 +85,18 @@ impl Harness {
         memory.register(CELLS, 0, Access::REMOTE, Content::Cells, &[0; 256]);
         memory.register(CONSTANT, 0, Access::REMOTE_READ, Content::Constant, &[7; 4000]);
         let mut engine = Engine::new(config, codec(), [3; 32], memory);
-        let queue = engine.open_queue(64);
+        let queue = engine.delivery_mut().open_queue(64);
         let bindings = Bindings { transmit_queue: Some(queue), receive_queue: Some(queue), ..Bindings::default() };
-        let endpoint = engine.open_endpoint(EndpointKind::Reliable, bindings);
-        engine.open_endpoint(EndpointKind::Datagram, bindings);
-        engine.addresses_mut().insert(Address { socket: peer(), endpoint: 9 }, 1232);
+        let endpoint = engine.delivery_mut().open_endpoint(EndpointKind::Reliable, bindings);
+        engine.delivery_mut().open_endpoint(EndpointKind::Datagram, bindings);
+        engine.delivery_mut().addresses_mut().insert(Address { socket: peer(), endpoint: 9 }, 1232);
         let now = Time::from_micros(1_000_000);
         let own = [0; 32];
         let mut harness =
             Harness { engine, endpoint, queue, now, offered: 0, psn: 5, own, operations: 0, completions: 0 };
         for (operation, length) in [(Operation::Send, 3000u32), (Operation::Read, 2000)] {
             let purpose = if operation == Operation::Send { Use::Source } else { Use::Target };
-            let local = harness.engine.memory_mut().attach(&vec![1; length as usize], purpose, u64::MAX);
+            let local = harness.engine.delivery_mut().memory_mut().attach(&vec![1; length as usize], purpose, u64::MAX);
             let mut command = Command::new(operation, endpoint, PeerId(0));
             (command.local, command.length) = (local, length);
             harness.operations += usize::from(harness.engine.post(now, &command).is_ok());
@@ -108,7 +109,7 @@ impl Harness {
     }
 
     fn receive(&mut self, tagged: bool, length: u64) {
-        let local = self.engine.memory_mut().attach(&vec![0; length as usize], Use::Target, 700);
+        let local = self.engine.delivery_mut().memory_mut().attach(&vec![0; length as usize], Use::Target, 700);
         let receive = Receive {
             endpoint: self.endpoint,
             local,
@@ -124,7 +125,7 @@ impl Harness {
             counter: None,
             context: 0,
         };
-        self.operations += usize::from(self.engine.post_receive(self.now, &receive).is_ok());
+        self.operations += usize::from(self.engine.delivery_mut().post_receive(&receive).is_ok());
     }
 
     fn feed(&mut self, flags: u8, body: &[u8]) {
@@ -139,7 +140,7 @@ impl Harness {
         datagram.extend_from_slice(body);
         // A bundle's first entry begins behind its length.
         let at = SESSION_BYTES + if flags & BUNDLE != 0 { 2 } else { 0 };
-        let number = self.engine.endpoint_number(self.endpoint).unwrap_or(0);
+        let number = self.engine.delivery().endpoint_number(self.endpoint).unwrap_or(0);
         if flags & ENDPOINT != 0 {
             patch(&mut datagram, at + 4, &number.to_be_bytes());
         }
@@ -164,10 +165,10 @@ impl Harness {
             patch(&mut datagram, at + 12, &own[12..20]);
             patch(&mut datagram, at + 24, &own[24..32]);
         }
-        let sum = self.engine.memory().crc32c_bytes(0, &datagram);
+        let sum = self.engine.delivery().memory().crc32c_bytes(0, &datagram);
         let sum = if flags & DAMAGED != 0 { !sum } else { sum };
         datagram.extend_from_slice(&sum.to_le_bytes());
-        self.engine.handle_datagram(self.now, peer(), &mut datagram, flags & DAMAGED != 0);
+        self.engine.handle_datagram(self.now, peer().into(), &mut datagram, flags & DAMAGED != 0);
         self.round();
     }
 
@@ -199,10 +200,10 @@ impl Harness {
                 _ => {}
             }
         }
-        while self.engine.poll_completion(self.queue).is_some() {
+        while self.engine.delivery_mut().poll_completion(self.queue).is_some() {
             self.completions += 1;
         }
-        if let Some(wrong) = self.engine.memory().take_wrong() {
+        if let Some(wrong) = self.engine.delivery().memory().take_wrong() {
             panic!("{wrong}");
         }
     }
@@ -218,7 +219,7 @@ impl Harness {
         }
         self.engine.close_endpoint(self.now, self.endpoint);
         self.round();
-        if let Err(wrong) = self.engine.memory().check_all() {
+        if let Err(wrong) = self.engine.delivery().memory().check_all() {
             panic!("{wrong}");
         }
         // Writes with immediate data give completions of their own, so there may be more of them than operations; none of

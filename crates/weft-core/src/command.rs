@@ -77,7 +77,7 @@ impl CommandFlags {
     /// Of writes, reads and atomics: takes effect at the target after all earlier ones with this flag, of the same endpoint
     /// to the same target, that meet it in memory ([`Command::must_follow`]).
     pub const ORDERED: CommandFlags = CommandFlags(64);
-    /// Its end is counted besides ([`crate::engine::Engine::count_end`], which alone sets it): its context is the engine's.
+    /// Its end is counted besides ([`crate::delivery::Delivery::count_end`], which alone sets it): its context is the engine's.
     pub const COUNTED: CommandFlags = CommandFlags(1 << 15);
     /// One of the commands that a group is made of: the engine's own, and never a user's.
     pub const PART: CommandFlags = CommandFlags(1 << 14);

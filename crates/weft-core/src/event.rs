@@ -168,14 +168,14 @@ pub struct Completion {
     /// Of atomics with results: the buffer that holds them.
     pub results: LocalKey,
     /// Of multi-receive: where in the buffer the message begins. Of an announced message: its
-    /// [`ClaimId`](crate::engine::ClaimId). Of a truncated one: the room that it did not fit into.
+    /// [`ClaimId`](crate::delivery::ClaimId). Of a truncated one: the room that it did not fit into.
     pub offset: u64,
 }
 
 /// A completion as it waits in its queue: one cache line. Who sent a message is its peer, or stands beside the queue where
 /// that has no name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct CompletionEntry {
     /// The context of the operation.
     pub context: u64,
     /// Bytes received or moved. Of a truncated message: its full length.
@@ -198,18 +198,18 @@ pub struct Entry {
     pub result: Result<(), Failure>,
 }
 
-const _: () = assert!(size_of::<Entry>() == 64, "a waiting completion is one cache line");
+const _: () = assert!(size_of::<CompletionEntry>() == 64, "a waiting completion is one cache line");
 
-impl Entry {
+impl CompletionEntry {
     /// A completion as it waits; its source is kept by whoever has the queue.
     #[must_use]
-    fn new(completion: &Completion) -> Entry {
+    fn new(completion: &Completion) -> CompletionEntry {
         let source = match (completion.source, completion.peer) {
             (None, _) => CompletionFlags::NONE,
             (Some(_), Some(_)) => CompletionFlags::FROM_PEER,
             (Some(_), None) => CompletionFlags::FROM_STRANGER,
         };
-        Entry {
+        CompletionEntry {
             context: completion.context,
             length: completion.length,
             tag: completion.tag,
@@ -257,7 +257,7 @@ impl Entry {
 #[derive(Debug)]
 pub struct CompletionQueue {
     /// A ring, which is filled up to its capacity when it goes round for the first time.
-    entries: Vec<Entry>,
+    entries: Vec<CompletionEntry>,
     /// Place of the oldest.
     head: usize,
     len: usize,
@@ -321,7 +321,7 @@ impl CompletionQueue {
     pub fn push(&mut self, completion: &Completion) {
         self.unreserve();
         debug_assert!(self.len < self.capacity, "push without reserve");
-        let entry = Entry::new(completion);
+        let entry = CompletionEntry::new(completion);
         if entry.flags.contains(CompletionFlags::FROM_STRANGER) {
             self.strangers.extend(completion.source);
         }
@@ -335,7 +335,7 @@ impl CompletionQueue {
 
     /// Always inlined: an entry that is put together elsewhere and then copied costs three times as much.
     #[inline(always)]
-    fn append(&mut self, entry: Entry) {
+    fn append(&mut self, entry: CompletionEntry) {
         let place = self.place(self.len);
         match self.entries.get_mut(place) {
             Some(free) => *free = entry,
@@ -360,7 +360,7 @@ impl CompletionQueue {
 
     /// Adds the completion of a message without a reserved place, after [`CompletionQueue::has_room`].
     #[inline(always)]
-    pub fn push_message(&mut self, mut entry: Entry, source: &Address) {
+    pub fn push_message(&mut self, mut entry: CompletionEntry, source: &Address) {
         debug_assert!(self.has_room(), "there is room");
         if entry.peer.is_some() {
             entry.flags.0 |= CompletionFlags::FROM_PEER.0;
@@ -386,7 +386,7 @@ impl CompletionQueue {
 
     /// Adds a completion without a reserved place, after [`CompletionQueue::has_room_for_post`].
     #[inline(always)]
-    pub fn push_at_once(&mut self, entry: Entry) {
+    pub fn push_at_once(&mut self, entry: CompletionEntry) {
         debug_assert!(self.has_room(), "there is room");
         self.append(entry);
     }
@@ -402,7 +402,7 @@ impl CompletionQueue {
     /// The oldest completion, left where it is.
     #[must_use]
     #[inline(always)]
-    pub fn front(&self) -> Option<&Entry> {
+    pub fn front(&self) -> Option<&CompletionEntry> {
         if self.len == 0 { None } else { self.entries.get(self.head) }
     }
 
@@ -444,7 +444,8 @@ impl CompletionQueue {
 
     /// A name is about to go: what waits here and came from it keeps its address.
     pub(crate) fn forget(&mut self, peer: PeerId, address: Address) {
-        let came = |entry: &Entry| entry.peer == Some(peer) && entry.flags.contains(CompletionFlags::FROM_PEER);
+        let came =
+            |entry: &CompletionEntry| entry.peer == Some(peer) && entry.flags.contains(CompletionFlags::FROM_PEER);
         let mut before = core::mem::take(&mut self.strangers);
         for index in 0..self.len {
             let place = self.place(index);

@@ -1,8 +1,8 @@
 //! A keyed hash for the engine's tables. Peers choose what is hashed (addresses, message numbers), so the key is drawn
 //! at start and never told; without it nobody can look for collisions.
 
-use core::hash::{BuildHasher, Hash, Hasher};
-use core::net::{IpAddr, SocketAddr};
+use core::hash::{BuildHasher, Hasher};
+use core::net::IpAddr;
 
 use crate::address::Address;
 
@@ -41,26 +41,6 @@ impl BuildHasher for Keyed {
     type Hasher = KeyedHasher;
     fn build_hasher(&self) -> KeyedHasher {
         KeyedHasher { state: self.first, key: self.second }
-    }
-}
-
-/// A node's socket as a key: equal like the address, hashed in one step for IPv4.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Peer(pub(crate) SocketAddr);
-
-impl Hash for Peer {
-    #[inline]
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        let port = u64::from(self.0.port());
-        match self.0.ip() {
-            IpAddr::V4(ip) => state.write_u64(u64::from(u32::from(ip)) << 16 | port),
-            IpAddr::V6(ip) => {
-                let bits = u128::from(ip);
-                state.write_u64(bits as u64);
-                state.write_u64((bits >> 64) as u64);
-                state.write_u64(port | 1 << 32);
-            }
-        }
     }
 }
 

@@ -152,10 +152,14 @@ pub const FETCHES_MAX: u32 = REPLAY_RESULTS_MAX as u32 / 2;
 pub const REST_US: u64 = 1_000;
 /// See [`REST_US`].
 pub const RESTING_MAX: usize = 16;
-/// Buffers of unexpected messages that are kept for the next ones, and how long they may be.
-pub const SPARE_MAX: usize = 256;
-/// See [`SPARE_MAX`].
-pub const SPARE_MAX_BYTES: usize = 16 << 10;
+/// Short buffers of unexpected messages that are kept for the next ones, and how long they may be.
+pub const SPARE_SHORT_MAX: usize = 256;
+/// See [`SPARE_SHORT_MAX`].
+pub const SPARE_SHORT_MAX_BYTES: usize = 16 << 10;
+/// The same of longer ones, and the bytes of all of those.
+pub const SPARE_LONG_MAX: usize = 64;
+/// See [`SPARE_LONG_MAX`].
+pub const SPARE_LONG_MAX_BYTES: usize = 8 << 20;
 /// Begun commands that are looked at for one that may go on.
 pub const STARTED_LOOKS: usize = 64;
 /// Packets that a probe timeout sends again, whatever the window says.

@@ -127,6 +127,12 @@ pub trait Memory {
     /// Continues a CRC-32C (0 begins one) over a piece. See [`weft_wire::checksum`].
     fn crc32c(&self, crc: u32, of: Granted) -> Result<u32, Fault>;
 
+    /// Continues a CRC-32C over the first `summed` bytes of a piece that is about to be sent. Memory that has to be fetched
+    /// is fetched whole.
+    fn crc32c_to_send(&self, crc: u32, of: Granted, summed: u64) -> Result<u32, Fault> {
+        if summed == 0 { Ok(crc) } else { self.crc32c(crc, of.first(summed)) }
+    }
+
     /// Continues a CRC-32C over bytes that are not in this memory. Here because the fast ways are unsafe code.
     fn crc32c_bytes(&self, crc: u32, bytes: &[u8]) -> u32;
 

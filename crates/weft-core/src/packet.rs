@@ -21,12 +21,15 @@ pub const SESSION_BYTES: usize = 20;
 pub const TRANSPORT_BYTES: usize = 32;
 /// Bytes of the CRC.
 pub const TRAILER_BYTES: usize = 4;
+/// Bytes that the CRC of a partial datagram covers (P-2.5).
+pub const PARTIAL_COVERED_BYTES: usize = 256;
 /// Bytes in front of each entry of a bundle.
 pub const ENTRY_LENGTH_BYTES: usize = 2;
 /// Bytes of an acknowledgement with session header and trailer.
 pub(crate) const ACKNOWLEDGE_BYTES: usize = straight::ACKNOWLEDGE_BYTES + TRAILER_BYTES;
 /// Room for all headers and the trailer of any packet.
 pub const HEADERS_MAX_BYTES: usize = 160;
+const _: () = assert!(HEADERS_MAX_BYTES <= PARTIAL_COVERED_BYTES, "no header goes without a checksum");
 
 /// `after` of a message that is no member of its stream (P-6.4).
 pub const UNORDERED: u16 = u16::MAX;
@@ -119,12 +122,15 @@ pub struct SessionHeader {
     pub timestamp: u32,
     /// Several packets.
     pub bundle: bool,
+    /// The trailer covers the first [`PARTIAL_COVERED_BYTES`] alone.
+    pub partial: bool,
 }
 
 struct Handles {
     version: FieldHandle,
     sealed: FieldHandle,
     bundle: FieldHandle,
+    partial: FieldHandle,
     class: FieldHandle,
     id: FieldHandle,
     sequence: FieldHandle,
@@ -195,6 +201,7 @@ impl Codec {
             version: find("session.version")?,
             sealed: find("session.sealed")?,
             bundle: find("session.bundle")?,
+            partial: find("session.partial")?,
             class: find("session.class")?,
             id: find("session.id")?,
             sequence: find("session.sequence")?,
@@ -239,6 +246,7 @@ impl Codec {
             sequence: handles.sequence.read(datagram),
             timestamp: handles.timestamp.read(datagram) as u32,
             bundle: handles.bundle.read(datagram) != 0,
+            partial: handles.partial.read(datagram) != 0,
         })
     }
 
@@ -259,9 +267,8 @@ impl Codec {
         handles.id.write(datagram, u64::from(session.id));
         handles.sequence.write(datagram, session.sequence);
         handles.timestamp.write(datagram, u64::from(session.timestamp));
-        if session.bundle {
-            handles.bundle.write(datagram, 1);
-        }
+        handles.bundle.write(datagram, u64::from(session.bundle));
+        handles.partial.write(datagram, u64::from(session.partial));
     }
 
     /// Clears the mark of a bundle: its first bytes become the session header of an entry.

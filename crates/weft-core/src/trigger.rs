@@ -1,7 +1,7 @@
 //! Triggers: what shall happen when a counter reaches a value.
 //!
-//! The engine keeps only a number for each ([`crate::engine::Engine::arm`]) and gives it back when its time has come
-//! ([`crate::engine::Engine::poll_triggered`]); what it stands for is the driver's business.
+//! The engine keeps only a number for each ([`crate::delivery::Delivery::arm`]) and gives it back when its time has come
+//! ([`crate::delivery::Delivery::poll_triggered`]); what it stands for is the driver's business.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;

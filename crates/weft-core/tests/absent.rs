@@ -28,7 +28,7 @@ fn pass(pair: &mut Pair, micros: u64, mut answer: impl FnMut(&mut Pair, &[u8])) 
 /// The host of node 1 says that nobody is there.
 fn tell(pair: &mut Pair, datagram: &[u8]) {
     let to = pair.nodes[1].socket;
-    pair.nodes[0].engine.handle_absent(pair.now, to, &datagram[..datagram.len().min(64)]);
+    pair.nodes[0].engine.handle_absent(pair.now, to.into(), &datagram[..datagram.len().min(64)]);
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod support;
 
 use support::*;
 use weft_core::command::{PostError, Receive};
-use weft_core::engine::{ClaimId, Peek, Peeked};
+use weft_core::delivery::{ClaimId, Peek, Peeked};
 use weft_core::event::{CompletionFlags, Failure};
 use weft_core::memory::LocalKey;
 
@@ -29,13 +29,13 @@ fn any(pair: &Pair, node: usize) -> Receive {
 
 fn peek(pair: &mut Pair, how: Peek) -> Option<Peeked> {
     let receive = any(pair, 1);
-    pair.nodes[1].engine.peek(pair.now, &receive, how).unwrap()
+    pair.nodes[1].engine.delivery_mut().peek(&receive, how).unwrap()
 }
 
 fn receive_claimed(pair: &mut Pair, claim: ClaimId, length: usize) -> Result<LocalKey, PostError> {
     let local = pair.buffer(1, vec![0; length]);
     let receive = Receive { local, length: length as u64, context: 44, ..any(pair, 1) };
-    pair.nodes[1].engine.receive_claimed(pair.now, claim, &receive).map(|()| local)
+    pair.nodes[1].engine.delivery_mut().receive_claimed(claim, &receive).map(|()| local)
 }
 
 /// A message of four packets of which one has come; the others are given.
@@ -89,7 +89,7 @@ fn a_message_is_thrown_away_while_it_arrives() {
         let found = peek(&mut pair, if claimed { Peek::Claim } else { Peek::Discard }).unwrap();
         if let Some(claim) = found.claim {
             let endpoint = pair.nodes[1].endpoint;
-            pair.nodes[1].engine.discard_claimed(pair.now, endpoint, claim).unwrap();
+            pair.nodes[1].engine.delivery_mut().discard_claimed(endpoint, claim).unwrap();
         }
         bring(&mut pair, rest);
         assert_eq!(pair.sent(0).result, Ok(()), "its sender does not know");
@@ -127,7 +127,7 @@ fn what_is_claimed_counts_as_waiting() {
     assert!(peek(&mut pair, Peek::Claim).unwrap().claim.is_some());
     pair.settle();
     let receive = any(&pair, 1);
-    assert_eq!(pair.nodes[1].engine.peek(pair.now, &receive, Peek::Claim), Err(PostError::QueueFull));
+    assert_eq!(pair.nodes[1].engine.delivery_mut().peek(&receive, Peek::Claim), Err(PostError::QueueFull));
     let local = receive_claimed(&mut pair, first, 20).unwrap();
     assert_eq!(pair.received(1).local, local);
     assert!(peek(&mut pair, Peek::Claim).is_some());
@@ -143,7 +143,7 @@ fn datagrams_are_announced_too() {
     let mut pair = Pair::new();
     let endpoint = pair.nodes[1].datagrams;
     let announced = Receive { endpoint, announce: true, context: 9, ..any(&pair, 1) };
-    pair.nodes[1].engine.post_receive(pair.now, &announced).unwrap();
+    pair.nodes[1].engine.delivery_mut().post_receive(&announced).unwrap();
     let (from, datagram) = (pair.nodes[0].datagrams, weft_core::command::Operation::Datagram);
     for bytes in [b"first", b"other"] {
         pair.send(0, bytes, |command| {
@@ -158,7 +158,7 @@ fn datagrams_are_announced_too() {
     assert_eq!(told.flags, CompletionFlags::ANNOUNCED);
     let local = pair.buffer(1, vec![0; 5]);
     let receive = Receive { endpoint, local, length: 5, ..any(&pair, 1) };
-    pair.nodes[1].engine.receive_claimed(pair.now, ClaimId(told.offset), &receive).unwrap();
+    pair.nodes[1].engine.delivery_mut().receive_claimed(ClaimId(told.offset), &receive).unwrap();
     let received = pair.received(1);
     assert_eq!((received.result, received.flags), (Ok(()), CompletionFlags::ANNOUNCED));
     assert_eq!(pair.bytes(1, local), b"first");
@@ -173,7 +173,7 @@ fn an_announced_message_needs_room() {
     let mut pair = Pair::with(config, 64);
     for _ in 0..3 {
         let announced = Receive { announce: true, ..any(&pair, 1) };
-        pair.nodes[1].engine.post_receive(pair.now, &announced).unwrap();
+        pair.nodes[1].engine.delivery_mut().post_receive(&announced).unwrap();
     }
     for _ in 0..3 {
         pair.send(0, b"one of three", |_| {}).unwrap();
@@ -183,7 +183,7 @@ fn an_announced_message_needs_room() {
         let told = pair.received(1);
         assert_eq!(pair.nodes[1].engine.state().receives, left, "one claim at a time");
         let endpoint = pair.nodes[1].endpoint;
-        pair.nodes[1].engine.discard_claimed(pair.now, endpoint, ClaimId(told.offset)).unwrap();
+        pair.nodes[1].engine.delivery_mut().discard_claimed(endpoint, ClaimId(told.offset)).unwrap();
     }
     pair.settle();
     for _ in 0..3 {

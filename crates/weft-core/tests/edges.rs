@@ -5,7 +5,8 @@ mod support;
 
 use support::*;
 use weft_core::command::{Command, CommandFlags, Operation};
-use weft_core::engine::{Bindings, Config, EndpointKind};
+use weft_core::delivery::{Bindings, EndpointKind};
+use weft_core::engine::Config;
 use weft_core::event::Failure;
 use weft_core::memory::{Access, Memory};
 
@@ -30,7 +31,7 @@ fn damaged_fields_with_right_checksums_are_survived() {
         let config = Config { eager_max_bytes: 5000, unexpected_max: 8, transactions_max: 4, ..Config::default() };
         let mut pair = Pair::with(config, 16);
         for node in 0..2 {
-            pair.nodes[node].engine.memory_mut().register(77, vec![0; 8000], Access(15));
+            pair.nodes[node].engine.delivery_mut().memory_mut().register(77, vec![0; 8000], Access(15));
         }
         for _ in 0..60 {
             let node = (random() % 2) as usize;
@@ -74,8 +75,8 @@ fn damaged_fields_with_right_checksums_are_survived() {
                     let node = &mut pair.nodes[at];
                     node.engine.handle_timeout(pair.now);
                     if random() % 3 != 0 {
-                        while node.engine.poll_completion(node.sends).is_some() {}
-                        while node.engine.poll_completion(node.receives).is_some() {}
+                        while node.engine.delivery_mut().poll_completion(node.sends).is_some() {}
+                        while node.engine.delivery_mut().poll_completion(node.receives).is_some() {}
                     }
                 }
             }
@@ -83,8 +84,8 @@ fn damaged_fields_with_right_checksums_are_survived() {
         for _ in 0..12 {
             pair.settle();
             for node in &mut pair.nodes {
-                while node.engine.poll_completion(node.sends).is_some() {}
-                while node.engine.poll_completion(node.receives).is_some() {}
+                while node.engine.delivery_mut().poll_completion(node.sends).is_some() {}
+                while node.engine.delivery_mut().poll_completion(node.receives).is_some() {}
             }
             pair.now = pair.now.plus_micros(130_000_000);
         }
@@ -102,7 +103,7 @@ fn damaged_fields_with_right_checksums_are_survived() {
 fn a_read_of_memory_that_went_away_is_refused_in_the_same_round() {
     for length in [100, 1000] {
         let mut pair = Pair::new();
-        pair.nodes[1].engine.memory_mut().register(77, vec![7; 4000], Access::REMOTE_READ);
+        pair.nodes[1].engine.delivery_mut().memory_mut().register(77, vec![7; 4000], Access::REMOTE_READ);
         pair.send(0, b"a ticket first", |_| {}).unwrap();
         pair.receive(1, 100, |_| {});
         pair.settle();
@@ -111,7 +112,7 @@ fn a_read_of_memory_that_went_away_is_refused_in_the_same_round() {
         for datagram in drain(&mut pair, 0) {
             give(&mut pair, 1, datagram);
         }
-        pair.nodes[1].engine.memory_mut().regions.clear();
+        pair.nodes[1].engine.delivery_mut().memory_mut().regions.clear();
         let answers = drain(&mut pair, 1);
         assert!(!answers.is_empty(), "{length}: the refusal waits for something else to happen");
         for datagram in answers {
@@ -148,11 +149,11 @@ fn closing_ends_receives_whose_message_is_being_fetched() {
         }
         assert_eq!(given_back.iter().filter(|key| **key == local).count(), 1, "{given_back:?}");
         // Its place goes to another, which must not hear of it.
-        let receives = pair.nodes[1].engine.open_queue(4);
+        let receives = pair.nodes[1].engine.delivery_mut().open_queue(4);
         let bindings = Bindings { receive_queue: Some(receives), ..Bindings::default() };
-        pair.nodes[1].endpoint = pair.nodes[1].engine.open_endpoint(EndpointKind::Reliable, bindings);
+        pair.nodes[1].endpoint = pair.nodes[1].engine.delivery_mut().open_endpoint(EndpointKind::Reliable, bindings);
         pair.settle();
-        assert_eq!(pair.nodes[1].engine.poll_completion(receives), None);
+        assert_eq!(pair.nodes[1].engine.delivery_mut().poll_completion(receives), None);
         assert_eq!(pair.sent(0).result, Err(Failure::Aborted));
         pair.assert_quiet();
     }
@@ -162,7 +163,7 @@ fn closing_ends_receives_whose_message_is_being_fetched() {
 #[test]
 fn a_write_that_is_refused_leaves_nothing_behind() {
     let mut pair = Pair::new();
-    pair.nodes[1].engine.memory_mut().register(77, vec![0; 3000], Access::REMOTE_WRITE);
+    pair.nodes[1].engine.delivery_mut().memory_mut().register(77, vec![0; 3000], Access::REMOTE_WRITE);
     for address in [500, 2900] {
         pair.send(0, &pattern(5000, 1), |command| {
             (command.operation, command.key, command.address) = (Operation::Write, 77, address);
@@ -231,9 +232,9 @@ fn the_last_of_several_is_urgent() {
 #[test]
 fn a_queue_of_one_takes_a_send() {
     let mut pair = Pair::new();
-    let queue = pair.nodes[0].engine.open_queue(1);
+    let queue = pair.nodes[0].engine.delivery_mut().open_queue(1);
     let bindings = Bindings { transmit_queue: Some(queue), receive_queue: Some(queue), ..Bindings::default() };
-    let endpoint = pair.nodes[0].engine.open_endpoint(EndpointKind::Reliable, bindings);
+    let endpoint = pair.nodes[0].engine.delivery_mut().open_endpoint(EndpointKind::Reliable, bindings);
     assert_eq!(pair.send(0, b"x", |command| command.endpoint = endpoint), Ok(()));
 }
 
@@ -244,7 +245,7 @@ fn every_waiting_sender_hears_that_the_endpoint_closed() {
     let mut pair = Pair::with(config, 64);
     let (sends, receives) = (pair.nodes[1].sends, pair.nodes[1].receives);
     let bindings = Bindings { transmit_queue: Some(sends), receive_queue: Some(receives), ..Bindings::default() };
-    let other = pair.nodes[1].engine.open_endpoint(EndpointKind::Reliable, bindings);
+    let other = pair.nodes[1].engine.delivery_mut().open_endpoint(EndpointKind::Reliable, bindings);
     for _ in 0..6 {
         pair.send(0, &[7; 100], |_| {}).unwrap();
         pair.send(1, &[7; 100], |command| command.endpoint = other).unwrap();
@@ -277,7 +278,7 @@ fn opcodes_that_are_not_known_are_refused_by_name() {
             give(&mut pair, 0, datagram);
         }
         let sends = pair.nodes[0].sends;
-        let done = pair.nodes[0].engine.poll_completion(sends);
+        let done = pair.nodes[0].engine.delivery_mut().poll_completion(sends);
         assert_eq!(done.map(|done| done.result), result.map(Err), "{opcode:#x}");
     }
 }
@@ -338,7 +339,7 @@ fn nobody_withdraws_the_message_of_another() {
     // The withdrawal comes from somewhere else.
     let stranger = std::net::SocketAddr::from(([10, 0, 0, 9], 4000));
     for datagram in drain(&mut pair, 0) {
-        pair.nodes[1].engine.handle_datagram(now, stranger, &mut datagram.clone(), false);
+        pair.nodes[1].engine.handle_datagram(now, stranger.into(), &mut datagram.clone(), false);
     }
     assert_eq!(pair.nodes[1].engine.state().unexpected, 1);
     drain(&mut pair, 1);
@@ -350,4 +351,41 @@ fn nobody_withdraws_the_message_of_another() {
     }
     pair.settle();
     assert_eq!(pair.nodes[1].engine.state().unexpected, 0);
+}
+
+/// P-2.5: to the second node nothing leaves the host, as the first one knows, and back it does.
+#[test]
+fn within_a_host_headers_alone_are_summed() {
+    /// The message after one byte of one datagram of it was changed on its way, and the datagrams that were damaged.
+    fn arrives(from: usize, at: usize) -> (Vec<u8>, u64) {
+        let host_address = Some("10.0.0.2".parse().unwrap());
+        let mut pair = Pair::with(Config { host_address, ..Config::default() }, 64);
+        // The first packet of all is only answered by a ticket.
+        pair.receive(1 - from, 1, |_| ());
+        pair.send(from, &[7], |_| ()).unwrap();
+        pair.settle();
+        pair.received(1 - from);
+        let mut left = 1;
+        pair.damage = Box::new(move |datagram| {
+            if datagram.len() > 1000 && left > 0 {
+                left -= 1;
+                datagram[at] ^= 0x40;
+            }
+        });
+        let local = pair.receive(1 - from, 3000, |_| ());
+        pair.send(from, &[7; 3000], |_| ()).unwrap();
+        for _ in 0..10 {
+            pair.settle();
+        }
+        assert_eq!(pair.received(1 - from).result, Ok(()));
+        (pair.bytes(1 - from, local).to_vec(), pair.nodes[1 - from].engine.statistics().dropped_damaged)
+    }
+    for header in [3, 30, 60] {
+        for from in 0..2 {
+            assert_eq!(arrives(from, header), (vec![7; 3000], 1), "node {from}, byte {header}");
+        }
+    }
+    assert_eq!(arrives(1, 600), (vec![7; 3000], 1));
+    let (bytes, damaged) = arrives(0, 600);
+    assert_eq!((bytes.iter().filter(|byte| **byte != 7).count(), damaged), (1, 0));
 }

@@ -7,7 +7,8 @@ use support::*;
 use weft_core::address::PeerId;
 use weft_core::atomic::{AtomicCall, AtomicOperation, Datatype};
 use weft_core::command::{Command, CommandFlags, EndpointId, Operation};
-use weft_core::engine::{Bindings, Config, EndpointKind};
+use weft_core::delivery::{Bindings, EndpointKind};
+use weft_core::engine::Config;
 use weft_core::limits::{ACK_DELAY_US, ACK_SOON_US, FETCHES_MAX};
 use weft_core::memory::Access;
 use weft_core::time::Time;
@@ -20,12 +21,12 @@ const OTHER: PeerId = PeerId(2);
 fn pair(config: Config) -> (Pair, EndpointId) {
     let mut pair = Pair::with(config, 256);
     let node = &mut pair.nodes[1];
-    let queue = node.engine.open_queue(64);
+    let queue = node.engine.delivery_mut().open_queue(64);
     let bindings = Bindings { receive_queue: Some(queue), ..Bindings::default() };
-    let other = node.engine.open_endpoint(EndpointKind::Reliable, bindings);
-    node.engine.memory_mut().register(KEY, vec![0; 4000], Access::REMOTE);
+    let other = node.engine.delivery_mut().open_endpoint(EndpointKind::Reliable, bindings);
+    node.engine.delivery_mut().memory_mut().register(KEY, vec![0; 4000], Access::REMOTE);
     let address = pair.nodes[1].address(other);
-    assert_eq!(pair.nodes[0].engine.addresses_mut().insert(address, 1232), Some(OTHER));
+    assert_eq!(pair.nodes[0].engine.delivery_mut().addresses_mut().insert(address, 1232), Some(OTHER));
     write(&mut pair, 3999, CommandFlags::NONE, PEER);
     pair.settle();
     assert_eq!(pair.sent(0).context, 3999);
@@ -42,14 +43,14 @@ fn write(pair: &mut Pair, address: u64, flags: CommandFlags, peer: PeerId) {
 
 /// What was written.
 fn written(pair: &Pair, address: usize) -> bool {
-    pair.nodes[1].engine.memory().region(KEY)[address] == 1
+    pair.nodes[1].engine.delivery().memory().region(KEY)[address] == 1
 }
 
 /// Contexts of what has ended well.
 fn ended(pair: &mut Pair) -> Vec<u64> {
     let node = &mut pair.nodes[0];
     let queue = node.sends;
-    let ended = std::iter::from_fn(|| node.engine.poll_completion(queue));
+    let ended = std::iter::from_fn(|| node.engine.delivery_mut().poll_completion(queue));
     let mut ended: Vec<u64> = ended.inspect(|ended| assert_eq!(ended.result, Ok(()))).map(|e| e.context).collect();
     ended.sort_unstable();
     ended
@@ -123,7 +124,7 @@ fn fetches_that_wait_for_results_hold_up_no_writes() {
     write(&mut pair, 100, CommandFlags::NONE, PEER);
     let answers = one_way(&mut pair);
     assert!(written(&pair, 100));
-    assert_eq!(pair.nodes[1].engine.memory().region(KEY)[0], FETCHES_MAX as u8);
+    assert_eq!(pair.nodes[1].engine.delivery().memory().region(KEY)[0], FETCHES_MAX as u8);
     answers.into_iter().for_each(|answer| give(&mut pair, 0, answer));
     pair.settle();
     assert_eq!(ended(&mut pair).len() as u64, many + 1);
@@ -160,7 +161,7 @@ fn a_lone_write_is_acknowledged_at_once() {
         write(&mut pair, address, CommandFlags::NONE, PEER);
         let (now, socket) = (pair.now, pair.nodes[0].socket);
         for mut datagram in drain(&mut pair, 0) {
-            pair.nodes[1].engine.handle_datagram_early(now, socket, &mut datagram, false);
+            pair.nodes[1].engine.handle_datagram_early(now, socket.into(), &mut datagram, false);
         }
         assert!(drain(&mut pair, 1).is_empty(), "those that come one by one wait for each other");
     }
@@ -199,14 +200,14 @@ fn a_command_whose_end_nobody_hears_of_asks_for_no_acknowledgement() {
     assert!(written(&pair, 2));
     assert_eq!(ended(&mut pair), [2], "what a fence had put aside asks as well");
 
-    let counter = pair.nodes[0].engine.open_counter();
+    let counter = pair.nodes[0].engine.delivery_mut().open_counter();
     let endpoint = pair.nodes[0].endpoint;
     let bindings = Bindings { write_counter: Some(counter), ..Bindings::default() };
     pair.nodes[0].engine.bind_endpoint(endpoint, &bindings, 0).unwrap();
     write(&mut pair, 3, CommandFlags::SILENT, PEER);
     let [answer] = one_way(&mut pair).try_into().unwrap();
     give(&mut pair, 0, answer);
-    assert_eq!(pair.nodes[0].engine.counter(counter).value, 1);
+    assert_eq!(pair.nodes[0].engine.delivery().counter(counter).value, 1);
 }
 
 /// Two that write to each other need no datagrams beside: what asks for an acknowledgement is answered by the next write.
@@ -218,7 +219,7 @@ fn a_write_takes_the_acknowledgement_along_that_another_has_asked_for() {
             |command: &mut Command| (command.operation, command.key, command.address) = (Operation::Write, KEY, 0);
         pair.send(from, &[1; 8], written).unwrap();
     };
-    pair.nodes[0].engine.memory_mut().register(KEY, vec![0; 64], Access::REMOTE_WRITE);
+    pair.nodes[0].engine.delivery_mut().memory_mut().register(KEY, vec![0; 64], Access::REMOTE_WRITE);
     for from in [0, 1] {
         write(&mut pair, from);
         pair.settle();
@@ -229,8 +230,8 @@ fn a_write_takes_the_acknowledgement_along_that_another_has_asked_for() {
         write(&mut pair, from);
         let [mut datagram] = drain(&mut pair, from).try_into().unwrap();
         let (now, socket) = (pair.now, pair.nodes[from].socket);
-        pair.nodes[from].engine.handle_late();
-        pair.nodes[to].engine.handle_datagram_early(now, socket, &mut datagram, false);
+        pair.nodes[from].engine.handle_deferred_ack();
+        pair.nodes[to].engine.handle_datagram_early(now, socket.into(), &mut datagram, false);
         assert!(drain(&mut pair, to).is_empty(), "it waits for a moment");
         assert!(pair.nodes[to].engine.has_output(now.plus_micros(ACK_SOON_US)), "and for no longer");
         pair.now = now.plus_micros(1);
@@ -271,7 +272,7 @@ fn everybody_who_was_refused_hears_of_room_without_a_timer() {
         .map(|_| {
             let node = &mut pair.nodes[0];
             let bindings = Bindings { transmit_queue: Some(node.sends), ..Bindings::default() };
-            node.engine.open_endpoint(EndpointKind::Reliable, bindings)
+            node.engine.delivery_mut().open_endpoint(EndpointKind::Reliable, bindings)
         })
         .collect();
     for source in &sources {
@@ -287,11 +288,11 @@ fn everybody_who_was_refused_hears_of_room_without_a_timer() {
             let answers = one_way(&mut pair);
             answers.into_iter().for_each(|answer| give(&mut pair, 0, answer));
         }
-        while pair.nodes[1].engine.poll_completion(pair.nodes[1].receives).is_some() {}
+        while pair.nodes[1].engine.delivery_mut().poll_completion(pair.nodes[1].receives).is_some() {}
     }
     assert_eq!(pair.now, before);
     assert!(ended(&mut pair).len() >= 90);
     pair.settle();
-    while pair.nodes[1].engine.poll_completion(pair.nodes[1].receives).is_some() {}
+    while pair.nodes[1].engine.delivery_mut().poll_completion(pair.nodes[1].receives).is_some() {}
     assert_eq!(pair.nodes[0].engine.state().commands, 0);
 }

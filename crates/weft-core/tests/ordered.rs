@@ -41,7 +41,7 @@ impl Network {
                             bytes.extend_from_slice(&transmit.bytes[*start as usize..][..*length as usize]);
                         }
                         Piece::Memory(granted) => {
-                            bytes.extend_from_slice(pair.nodes[from].engine.memory().bytes(*granted));
+                            bytes.extend_from_slice(pair.nodes[from].engine.delivery().memory().bytes(*granted));
                         }
                     }
                 }
@@ -64,7 +64,7 @@ impl Network {
                 if fate == 0 { self.under_way[at].clone() } else { self.under_way.swap_remove(at) };
             if fate != 1 {
                 let from = pair.nodes[1 - to].socket;
-                pair.nodes[to].engine.handle_datagram(pair.now, from, &mut datagram, false);
+                pair.nodes[to].engine.handle_datagram(pair.now, from.into(), &mut datagram, false);
             }
         }
         for node in &mut pair.nodes {
@@ -86,7 +86,7 @@ fn is_sequential(seed: u64, flags: CommandFlags) -> bool {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let config = Config { give_up_us: weft_core::limits::GIVE_UP_MAX_US, ..Config::default() };
     let mut pair = Pair::with(config, 512);
-    pair.nodes[1].engine.memory_mut().register(KEY, vec![0; REGION_BYTES], Access::REMOTE);
+    pair.nodes[1].engine.delivery_mut().memory_mut().register(KEY, vec![0; REGION_BYTES], Access::REMOTE);
     let mut model = vec![0u8; REGION_BYTES];
     let mut expected = Vec::new();
     let mut network = Network::default();
@@ -141,7 +141,7 @@ fn is_sequential(seed: u64, flags: CommandFlags) -> bool {
     while ended < expected.len() {
         network.step(&mut pair, &mut random);
         let queue = pair.nodes[0].sends;
-        while let Some(completion) = pair.nodes[0].engine.poll_completion(queue) {
+        while let Some(completion) = pair.nodes[0].engine.delivery_mut().poll_completion(queue) {
             assert_eq!(completion.result, Ok(()));
             let expected = &expected[completion.context as usize];
             let seen = expected.bytes.as_ref().is_none_or(|bytes| pair.bytes(0, expected.local) == bytes);
@@ -149,7 +149,7 @@ fn is_sequential(seed: u64, flags: CommandFlags) -> bool {
             ended += 1;
         }
     }
-    good && pair.nodes[1].engine.memory().region(KEY) == model
+    good && pair.nodes[1].engine.delivery().memory().region(KEY) == model
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn the_same_without_order_goes_wrong() {
 #[test]
 fn what_is_apart_goes_side_by_side() {
     let mut pair = Pair::new();
-    pair.nodes[1].engine.memory_mut().register(KEY, vec![0; 200], Access::REMOTE);
+    pair.nodes[1].engine.delivery_mut().memory_mut().register(KEY, vec![0; 200], Access::REMOTE);
     let post = |pair: &mut Pair, address: u64, key: u64| {
         let mut command = Command::new(Operation::Write, pair.nodes[0].endpoint, PEER);
         command.local = pair.buffer(0, vec![1; 8]);
@@ -178,7 +178,7 @@ fn what_is_apart_goes_side_by_side() {
     // The first message to a target is alone, whatever it is.
     post(&mut pair, 0, KEY);
     pair.settle();
-    pair.nodes[1].engine.memory_mut().register(KEY + 1, vec![0; 200], Access::REMOTE);
+    pair.nodes[1].engine.delivery_mut().memory_mut().register(KEY + 1, vec![0; 200], Access::REMOTE);
     let before = pair.datagrams;
     for address in 0..10 {
         post(&mut pair, 8 * address, KEY);

@@ -9,7 +9,8 @@ use support::*;
 use weft_core::address::PeerId;
 use weft_core::atomic::AtomicCall;
 use weft_core::command::{Command, CommandFlags, EndpointId, Level, Operation, PostError, Receive};
-use weft_core::engine::{Bindings, Config, EndpointKind};
+use weft_core::delivery::{Bindings, EndpointKind};
+use weft_core::engine::Config;
 use weft_core::event::{CompletionKind, Failure};
 use weft_core::memory::{Access, LocalKey};
 use weft_core::time::Time;
@@ -117,16 +118,16 @@ fn an_answer_goes_out_before_the_acknowledgement_that_came_with_the_question_is_
         let [mut datagram] = drain(&mut pair, from).try_into().unwrap();
         let socket = pair.nodes[from].socket;
         // The driver's order: what was left is taken when the message is on its way.
-        pair.nodes[from].engine.handle_late();
+        pair.nodes[from].engine.handle_deferred_ack();
         let ended = round.checked_sub(2).map(|_| pair.sent(from).context);
         assert_eq!(ended, round.checked_sub(2).map(|round| round as u64));
         let engine = &mut pair.nodes[to].engine;
-        engine.handle_datagram_early(pair.now, socket, &mut datagram, false);
-        assert_eq!(engine.has_late(), round > 0);
+        engine.handle_datagram_early(pair.now, socket.into(), &mut datagram, false);
+        assert_eq!(engine.has_deferred_ack(), round > 0);
         pair.received(to);
         assert_eq!(pair.bytes(to, local), message);
         let sends = pair.nodes[to].sends;
-        assert_eq!(pair.nodes[to].engine.poll_completion(sends), None, "{round}");
+        assert_eq!(pair.nodes[to].engine.delivery_mut().poll_completion(sends), None, "{round}");
         pair.now = pair.now.plus_micros(5);
     }
     pair.settle();
@@ -138,8 +139,8 @@ fn an_answer_goes_out_before_the_acknowledgement_that_came_with_the_question_is_
 fn remote_memory_is_written_read_and_guarded() {
     let mut pair = Pair::new();
     let rights = Access::REMOTE_READ | Access::REMOTE_WRITE;
-    pair.nodes[1].engine.memory_mut().register(77, vec![0; 50_000], rights);
-    pair.nodes[1].engine.memory_mut().register(78, vec![0; 64], Access::REMOTE_READ);
+    pair.nodes[1].engine.delivery_mut().memory_mut().register(77, vec![0; 50_000], rights);
+    pair.nodes[1].engine.delivery_mut().memory_mut().register(78, vec![0; 64], Access::REMOTE_READ);
     for length in [0, 1, 600, 1152, 1153, 40_000] {
         let data = pattern(length, 9);
         let write =
@@ -147,7 +148,7 @@ fn remote_memory_is_written_read_and_guarded() {
         pair.send(0, &data, write).unwrap();
         pair.settle();
         assert_eq!(pair.sent(0).result, Ok(()));
-        assert_eq!(&pair.nodes[1].engine.memory().region(77)[100..100 + length], data);
+        assert_eq!(&pair.nodes[1].engine.delivery().memory().region(77)[100..100 + length], data);
         let local = pair.buffer(0, vec![0; length]);
         let mut command = Command::new(Operation::Read, pair.nodes[0].endpoint, PEER);
         (command.local, command.length, command.key, command.address) = (local, length as u32, 77, 100);
@@ -182,7 +183,7 @@ fn remote_memory_is_written_read_and_guarded() {
 fn reads_that_wait_for_the_window_are_asked_for_together() {
     const LENGTH: usize = 400_000;
     let mut pair = Pair::with(Config { window_max_bytes: 40 << 10, ..Config::default() }, 64);
-    pair.nodes[1].engine.memory_mut().register(77, pattern(LENGTH, 3), Access::REMOTE_READ);
+    pair.nodes[1].engine.delivery_mut().memory_mut().register(77, pattern(LENGTH, 3), Access::REMOTE_READ);
     let local = pair.buffer(0, vec![0; LENGTH]);
     let mut command = Command::new(Operation::Read, pair.nodes[0].endpoint, PEER);
     (command.local, command.length, command.key) = (local, LENGTH as u32, 77);
@@ -255,7 +256,7 @@ fn short_rests_of_messages_share_datagrams() {
 #[test]
 fn atomics_fetch_compare_and_add() {
     let mut pair = Pair::new();
-    pair.nodes[1].engine.memory_mut().register(5, 10u64.to_le_bytes().to_vec(), Access::REMOTE_ATOMIC);
+    pair.nodes[1].engine.delivery_mut().memory_mut().register(5, 10u64.to_le_bytes().to_vec(), Access::REMOTE_ATOMIC);
     let mut atomic = |operation, code, operands: &[u64], results: bool| {
         let bytes: Vec<u8> = operands.iter().flat_map(|operand| operand.to_le_bytes()).collect();
         let result = pair.buffer(0, vec![0; 8]);
@@ -268,7 +269,7 @@ fn atomics_fetch_compare_and_add() {
         pair.settle();
         assert_eq!(pair.sent(0).result, Ok(()));
         let result = if results { u64::from_le_bytes(pair.bytes(0, result).try_into().unwrap()) } else { 0 };
-        (result, u64::from_le_bytes(pair.nodes[1].engine.memory().region(5).try_into().unwrap()))
+        (result, u64::from_le_bytes(pair.nodes[1].engine.delivery().memory().region(5).try_into().unwrap()))
     };
     assert_eq!(atomic(Operation::Atomic, 0x03, &[5], false), (0, 15));
     assert_eq!(atomic(Operation::FetchAtomic, 0x03, &[5], true), (15, 20));
@@ -284,7 +285,7 @@ fn delivered_means_in_the_users_buffer() {
     pair.send(0, b"careful", |command| command.level = Level::Delivered).unwrap();
     pair.settle();
     let queue = pair.nodes[0].sends;
-    assert_eq!(pair.nodes[0].engine.poll_completion(queue), None);
+    assert_eq!(pair.nodes[0].engine.delivery_mut().poll_completion(queue), None);
     let local = pair.receive(1, 7, |_| {});
     pair.settle();
     assert_eq!(pair.sent(0).result, Ok(()));
@@ -308,12 +309,12 @@ fn a_full_completion_queue_refuses_and_resumes() {
         }
         pair.settle();
         let (sends, receives) = (pair.nodes[0].sends, pair.nodes[1].receives);
-        while let Some(completion) = pair.nodes[0].engine.poll_completion(sends) {
+        while let Some(completion) = pair.nodes[0].engine.delivery_mut().poll_completion(sends) {
             assert_eq!(completion.result, Ok(()));
             done += 1;
         }
         // One at a time: the queue is full most of the time.
-        if let Some(completion) = pair.nodes[1].engine.poll_completion(receives) {
+        if let Some(completion) = pair.nodes[1].engine.delivery_mut().poll_completion(receives) {
             assert_eq!(completion.result, Ok(()));
             assert_eq!(pair.bytes(1, completion.local)[0], seen as u8, "order is kept");
             seen += 1;
@@ -415,7 +416,7 @@ fn messages_of_one_source_in_one_buffer_are_told_in_order() {
     pair.send(0, b"a ticket first", |_| {}).unwrap();
     pair.settle();
     pair.received(1);
-    let other = pair.nodes[0].engine.open_endpoint(EndpointKind::Reliable, Bindings::default());
+    let other = pair.nodes[0].engine.delivery_mut().open_endpoint(EndpointKind::Reliable, Bindings::default());
     pair.receive(1, 40_000, |receive| receive.multi = Some(64));
     pair.send(0, &pattern(20_000, 1), |_| {}).unwrap();
     pair.send(0, &pattern(10, 2), |_| {}).unwrap();
@@ -425,7 +426,7 @@ fn messages_of_one_source_in_one_buffer_are_told_in_order() {
     }
     assert_eq!(pair.received(1).length, 11);
     let queue = pair.nodes[1].receives;
-    assert_eq!(pair.nodes[1].engine.poll_completion(queue), None);
+    assert_eq!(pair.nodes[1].engine.delivery_mut().poll_completion(queue), None);
     pair.settle();
     assert_eq!([pair.received(1).length, pair.received(1).length], [20_000, 10]);
 }

@@ -24,9 +24,9 @@ fn read(pair: &mut Pair, node: usize, length: usize) -> weft_core::memory::Local
 fn a_read_whose_responses_are_cut_waits_for_nothing() {
     let mut pair = Pair::new();
     let bytes = pattern(100_000, 3);
-    pair.nodes[0].engine.memory_mut().register(KEY, bytes.clone(), Access::REMOTE_READ);
+    pair.nodes[0].engine.delivery_mut().memory_mut().register(KEY, bytes.clone(), Access::REMOTE_READ);
     let to = pair.nodes[1].socket;
-    pair.nodes[0].engine.handle_too_big(pair.now, to, 672);
+    pair.nodes[0].engine.handle_too_big(pair.now, to.into(), 672);
     let local = read(&mut pair, 1, bytes.len());
     pair.settle();
     assert!(pair.sent(1).result.is_ok());
@@ -67,7 +67,7 @@ fn what_was_cut_for_more_is_withdrawn_and_arrives_once() {
             give(&mut pair, 1, datagram);
         }
         let to = pair.nodes[1].socket;
-        pair.nodes[0].engine.handle_too_big(pair.now, to, 600);
+        pair.nodes[0].engine.handle_too_big(pair.now, to.into(), 600);
         let withdrawals = lengths(&mut pair, 0);
         assert!(withdrawals.iter().all(|(datagram, may_fragment)| datagram.len() <= 600 && !may_fragment));
         for (datagram, _) in withdrawals {

@@ -192,7 +192,10 @@ fn link_ping_pong(size: usize) -> f64 {
 
 fn send(link: &mut UdpLink, to: SocketAddr, bytes: &[u8], segment_bytes: usize) {
     let pieces = [Segment::from_slice(bytes)];
-    while link.send(&[Outgoing { to, pieces: &pieces, segment_bytes, class: 0, may_fragment: false }]).is_err() {}
+    while link
+        .send(&[Outgoing { path: to.into(), pieces: &pieces, segment_bytes, class: 0, may_fragment: false }])
+        .is_err()
+    {}
 }
 
 /// Sends as fast as it can, `batch` sends in a call; gives what arrived.
@@ -224,7 +227,8 @@ fn link_stream(segment: usize, duration: Duration, batch: usize) -> Moved {
         // Two pieces, as a header and a payload are.
         let (head, tail) = bytes.split_at(segment.min(100) / 2);
         let pieces = [Segment::from_slice(head), Segment::from_slice(tail)];
-        let outgoing = Outgoing { to: to_a, pieces: &pieces, segment_bytes: segment, class: 0, may_fragment: false };
+        let outgoing =
+            Outgoing { path: to_a.into(), pieces: &pieces, segment_bytes: segment, class: 0, may_fragment: false };
         let batch = vec![outgoing; batch];
         let start = Instant::now();
         while start.elapsed() < duration {

@@ -13,6 +13,8 @@ use weft_wire::capture::write::{file_header, record_header};
 use weft_wire::envelope::{Envelope, Outside};
 use weft_wire::header::{HeaderError, Udp};
 
+use weft_core::session::Path;
+
 use crate::link::{Counters, Incoming, Link, Notice, Outgoing, SendError};
 
 /// Congestion experienced (RFC 3168).
@@ -61,8 +63,8 @@ impl<L: Link, W: Write + Send> Link for Capture<L, W> {
         self.inner.local()
     }
 
-    fn mtu(&mut self, to: SocketAddr) -> u32 {
-        self.inner.mtu(to)
+    fn mtu(&mut self, path: Path) -> u32 {
+        self.inner.mtu(path)
     }
 
     fn send(&mut self, batch: &[Outgoing<'_>]) -> Result<usize, SendError> {
@@ -73,7 +75,7 @@ impl<L: Link, W: Write + Send> Link for Capture<L, W> {
             outgoing.gather(&mut self.scratch);
             let size = if outgoing.segment_bytes == 0 { self.scratch.len() } else { outgoing.segment_bytes };
             for datagram in self.scratch.chunks(size.max(1)) {
-                self.file.write(local, outgoing.to, datagram, false);
+                self.file.write(local, outgoing.path.remote, datagram, false);
             }
         }
         Ok(sent)
@@ -83,12 +85,12 @@ impl<L: Link, W: Write + Send> Link for Capture<L, W> {
         let local = self.inner.local();
         let file = &mut self.file;
         self.inner.receive(&mut |incoming| {
-            let Incoming { from, bytes, segment_bytes, marked } = incoming;
+            let Incoming { path, bytes, segment_bytes, marked } = incoming;
             // Written before the sink, which may change the bytes.
-            for datagram in (Incoming { from, bytes: &mut *bytes, segment_bytes, marked }).datagrams() {
-                file.write(from, local, datagram, marked);
+            for datagram in (Incoming { path, bytes: &mut *bytes, segment_bytes, marked }).datagrams() {
+                file.write(path.remote, local, datagram, marked);
             }
-            sink(Incoming { from, bytes, segment_bytes, marked });
+            sink(Incoming { path, bytes, segment_bytes, marked });
         })
     }
 
@@ -199,9 +201,10 @@ mod tests {
             let mut peer = network.link(b).unwrap();
             let mut link = Capture::with_clock(network.link(a).unwrap(), Vec::new(), || 5).unwrap();
             let pieces = [Segment::from_slice(b"abcdefg"), Segment::from_slice(b"hij")];
-            let outgoing = Outgoing { to: b, pieces: &pieces, segment_bytes: 4, class: 0, may_fragment: false };
+            let outgoing =
+                Outgoing { path: (b).into(), pieces: &pieces, segment_bytes: 4, class: 0, may_fragment: false };
             assert_eq!(link.send(&[outgoing]).unwrap(), 1);
-            assert_eq!(peer.send(&[Outgoing { to: a, segment_bytes: 0, ..outgoing }]).unwrap(), 1);
+            assert_eq!(peer.send(&[Outgoing { path: (a).into(), segment_bytes: 0, ..outgoing }]).unwrap(), 1);
             assert_eq!(link.receive(&mut |incoming| incoming.bytes.fill(0)).unwrap(), 1);
             let (_, file) = link.finish().unwrap();
             let mut seen = Vec::new();
@@ -228,7 +231,8 @@ mod tests {
         let room: &'static mut [u8] = Box::leak(Box::new([0; 30]));
         let mut link = Capture::new(network.link(here).unwrap(), room).unwrap();
         let pieces = [Segment::from_slice(b"to myself")];
-        let outgoing = Outgoing { to: here, pieces: &pieces, segment_bytes: 0, class: 0, may_fragment: false };
+        let outgoing =
+            Outgoing { path: (here).into(), pieces: &pieces, segment_bytes: 0, class: 0, may_fragment: false };
         assert_eq!(link.send(&[outgoing]).unwrap(), 1);
         assert_eq!(link.receive(&mut |incoming| assert_eq!(incoming.bytes, b"to myself")).unwrap(), 1);
         assert!(link.finish().is_err());

@@ -12,6 +12,8 @@ use std::time::Instant;
 
 use weft_core::time::Time;
 
+use weft_core::session::Path;
+
 use crate::limits::HELD_MAX;
 use crate::link::{Counters, Incoming, Link, Notice, Outgoing, SendError};
 use crate::segment::Segment;
@@ -109,8 +111,8 @@ impl<L: Link> Faulty<L> {
     fn flush(&mut self, now: Time) -> Result<(), SendError> {
         while let Some(held) = self.outward.take_due(now) {
             let pieces = [Segment::from_slice(&held.bytes)];
-            let Held { other: to, class, may_fragment, .. } = held;
-            let outgoing = Outgoing { to, pieces: &pieces, segment_bytes: 0, class, may_fragment };
+            let Held { path, class, may_fragment, .. } = held;
+            let outgoing = Outgoing { path, pieces: &pieces, segment_bytes: 0, class, may_fragment };
             match self.inner.send(&[outgoing]) {
                 // Its length was checked when it was taken; the way has become narrower since.
                 Ok(_) | Err(SendError::TooBig { .. }) => {}
@@ -129,8 +131,8 @@ impl<L: Link> Link for Faulty<L> {
         self.inner.local()
     }
 
-    fn mtu(&mut self, to: SocketAddr) -> u32 {
-        self.inner.mtu(to)
+    fn mtu(&mut self, path: Path) -> u32 {
+        self.inner.mtu(path)
     }
 
     fn send(&mut self, batch: &[Outgoing<'_>]) -> Result<usize, SendError> {
@@ -140,12 +142,12 @@ impl<L: Link> Link for Faulty<L> {
             self.scratch.clear();
             outgoing.gather(&mut self.scratch);
             let size = if outgoing.segment_bytes == 0 { self.scratch.len() } else { outgoing.segment_bytes };
-            if outgoing.longest() > self.inner.mtu(outgoing.to) as usize && !outgoing.may_fragment {
-                return if index > 0 { Ok(index) } else { Err(SendError::TooBig { to: outgoing.to }) };
+            if outgoing.longest() > self.inner.mtu(outgoing.path) as usize && !outgoing.may_fragment {
+                return if index > 0 { Ok(index) } else { Err(SendError::TooBig { path: outgoing.path }) };
             }
             for datagram in self.scratch.chunks(size.max(1)) {
-                let Outgoing { to, class, may_fragment, .. } = *outgoing;
-                self.outward.put(now, datagram, Held { class, may_fragment, ..Held::new(to) });
+                let Outgoing { path, class, may_fragment, .. } = *outgoing;
+                self.outward.put(now, datagram, Held { class, may_fragment, ..Held::new(path) });
             }
             match self.flush(now) {
                 // What is held waits for the next call.
@@ -163,14 +165,14 @@ impl<L: Link> Link for Faulty<L> {
         let _ = self.flush(now);
         let inward = &mut self.inward;
         self.inner.receive(&mut |incoming| {
-            let (from, marked) = (incoming.from, incoming.marked);
+            let (path, marked) = (incoming.path, incoming.marked);
             for datagram in incoming.datagrams() {
-                inward.put(now, datagram, Held { marked, ..Held::new(from) });
+                inward.put(now, datagram, Held { marked, ..Held::new(path) });
             }
         })?;
         let mut delivered = 0;
         while let Some(mut held) = self.inward.take_due(now) {
-            sink(Incoming { from: held.other, bytes: &mut held.bytes, segment_bytes: 0, marked: held.marked });
+            sink(Incoming { path: held.path, bytes: &mut held.bytes, segment_bytes: 0, marked: held.marked });
             delivered += 1;
         }
         Ok(delivered)
@@ -213,7 +215,7 @@ struct Lane {
 }
 
 struct Held {
-    other: SocketAddr,
+    path: Path,
     bytes: Vec<u8>,
     class: u8,
     may_fragment: bool,
@@ -225,10 +227,10 @@ struct Held {
 }
 
 impl Held {
-    /// Nothing yet, from or to this one.
-    fn new(other: SocketAddr) -> Held {
+    /// Nothing yet, on this way.
+    fn new(path: Path) -> Held {
         let (class, may_fragment, marked) = (0, false, false);
-        Held { other, bytes: Vec::new(), class, may_fragment, marked, due: Time(0), due_count: None }
+        Held { path, bytes: Vec::new(), class, may_fragment, marked, due: Time(0), due_count: None }
     }
 }
 

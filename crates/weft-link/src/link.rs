@@ -1,10 +1,11 @@
 //! What the engine's driver asks of a link.
 
-use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::slice::ChunksMut;
+
+use weft_core::session::Path;
 
 use crate::limits::QUOTED_MAX_BYTES;
 use crate::segment::Segment;
@@ -17,9 +18,9 @@ pub trait Link: Send {
     /// Where peers reach this link.
     fn local(&self) -> SocketAddr;
 
-    /// Bytes of a datagram that fit on the way to `to`, as far as this node can know without a word of anybody else:
+    /// Bytes of a datagram that fit on a way, as far as this node can know without a word of anybody else:
     /// 512 to 65507. Asking is not for each packet; ask again after [`SendError::TooBig`].
-    fn mtu(&mut self, to: SocketAddr) -> u32;
+    fn mtu(&mut self, path: Path) -> u32;
 
     /// Sends the batch in its order; gives how many were taken, at least one unless the batch is empty.
     ///
@@ -55,8 +56,8 @@ pub trait Link: Send {
 /// One datagram to be sent, or several of the same size to one destination.
 #[derive(Clone, Copy, Debug)]
 pub struct Outgoing<'a> {
-    /// Where to.
-    pub to: SocketAddr,
+    /// Which way.
+    pub path: Path,
     /// The bytes, one piece after the other.
     pub pieces: &'a [Segment<'a>],
     /// 0: one datagram. Otherwise the whole is cut into datagrams of this size; the last may be shorter. Best within
@@ -103,8 +104,8 @@ impl Outgoing<'_> {
 /// One datagram that arrived, or several of the same size from one source.
 #[derive(Debug)]
 pub struct Incoming<'a> {
-    /// Where from.
-    pub from: SocketAddr,
+    /// The way it came.
+    pub path: Path,
     /// The bytes; the receiver may change them in place.
     pub bytes: &'a mut [u8],
     /// 0: one datagram. Otherwise `bytes` are datagrams of this size; the last may be shorter.
@@ -125,19 +126,19 @@ impl<'a> Incoming<'a> {
 /// datagram can quote it.
 #[derive(Clone, Copy, Debug)]
 pub struct Notice {
-    /// The destination.
-    pub to: SocketAddr,
+    /// The way to it.
+    pub path: Path,
     quoted: [u8; QUOTED_MAX_BYTES],
     length: usize,
 }
 
 impl Notice {
-    /// A notice about a datagram to `to`, of whose beginning [`QUOTED_MAX_BYTES`] at most are kept.
+    /// A notice about a datagram on `path`, of whose beginning [`QUOTED_MAX_BYTES`] at most are kept.
     #[must_use]
-    pub fn new(to: SocketAddr, datagram: &[u8]) -> Notice {
+    pub fn new(path: Path, datagram: &[u8]) -> Notice {
         let mut quoted = [0; QUOTED_MAX_BYTES];
         let length = quoted.iter_mut().zip(datagram).map(|(kept, byte)| *kept = *byte).count();
-        Notice { to, quoted, length }
+        Notice { path, quoted, length }
     }
 
     /// The beginning of the datagram, as far as the host gave it back.
@@ -159,45 +160,29 @@ pub struct Counters {
 }
 
 /// Why a batch was not taken.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum SendError {
     /// There is no room now: send the batch again later.
+    #[error("the link has no room now: send again later")]
     WouldBlock,
-    /// A datagram of the first of the batch is longer than the way to `to` permits: cut it smaller. The link's
+    /// A datagram of the first of the batch is longer than its way permits: cut it smaller. The link's
     /// [`mtu`](Link::mtu) may know more now.
+    #[error("the datagram does not fit on the way to {path}: send smaller ones")]
     TooBig {
-        /// Its destination.
-        to: SocketAddr,
+        /// The way.
+        path: Path,
     },
     /// The link itself is broken; no batch will ever be taken.
-    Failed(io::Error),
-}
-
-impl fmt::Display for SendError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            SendError::WouldBlock => f.write_str("the link has no room now: send again later"),
-            SendError::TooBig { to } => write!(f, "the datagram does not fit on the way to {to}: send smaller ones"),
-            SendError::Failed(error) => write!(f, "the link is broken: open it anew ({error})"),
-        }
-    }
-}
-
-impl std::error::Error for SendError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            SendError::Failed(error) => Some(error),
-            _ => None,
-        }
-    }
+    #[error("the link is broken: open it anew ({0})")]
+    Failed(#[source] io::Error),
 }
 
 impl<L: Link + ?Sized> Link for Box<L> {
     fn local(&self) -> SocketAddr {
         (**self).local()
     }
-    fn mtu(&mut self, to: SocketAddr) -> u32 {
-        (**self).mtu(to)
+    fn mtu(&mut self, path: Path) -> u32 {
+        (**self).mtu(path)
     }
     fn send(&mut self, batch: &[Outgoing<'_>]) -> Result<usize, SendError> {
         (**self).send(batch)

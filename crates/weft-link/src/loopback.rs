@@ -12,6 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use weft_core::limits::{MTU_DEFAULT_BYTES, MTU_MAX_BYTES, MTU_MIN_BYTES};
 
+use weft_core::session::Path;
+
 use crate::limits::{INBOX_MAX, RECEIVE_BATCH_MAX};
 use crate::link::{Counters, Incoming, Link, Notice, Outgoing, SendError};
 
@@ -73,9 +75,9 @@ impl LoopbackLink {
         let length = outgoing.length();
         let longest = outgoing.longest();
         if longest > self.network.mtu as usize && !outgoing.may_fragment {
-            return Err(SendError::TooBig { to: outgoing.to });
+            return Err(SendError::TooBig { path: outgoing.path });
         }
-        let Some(inbox) = lock(&self.network.inboxes).get(&outgoing.to).map(Arc::clone) else {
+        let Some(inbox) = lock(&self.network.inboxes).get(&outgoing.path.remote).map(Arc::clone) else {
             self.counters.skipped += 1;
             return Ok(());
         };
@@ -96,7 +98,7 @@ impl Link for LoopbackLink {
         self.local
     }
 
-    fn mtu(&mut self, _to: SocketAddr) -> u32 {
+    fn mtu(&mut self, _path: Path) -> u32 {
         self.network.mtu
     }
 
@@ -119,7 +121,7 @@ impl Link for LoopbackLink {
         }
         let count = self.batch.len();
         for (from, mut bytes, segment_bytes) in self.batch.drain(..) {
-            sink(Incoming { from, bytes: &mut bytes, segment_bytes, marked: false });
+            sink(Incoming { path: from.into(), bytes: &mut bytes, segment_bytes, marked: false });
         }
         Ok(count)
     }
@@ -176,7 +178,7 @@ mod tests {
         let bytes: Vec<_> = (0..100u8).collect();
         let pieces = [Segment::from_slice(&bytes[..30]), Segment::from_slice(&bytes[30..])];
         let to = b.local();
-        let outgoing = Outgoing { to, pieces: &pieces, segment_bytes: 40, class: 0, may_fragment: false };
+        let outgoing = Outgoing { path: to.into(), pieces: &pieces, segment_bytes: 40, class: 0, may_fragment: false };
         assert_eq!(a.send(&[outgoing, Outgoing { segment_bytes: 0, ..outgoing }]).unwrap(), 2);
         let mut lengths = Vec::new();
         let got = b.receive(&mut |incoming| {
@@ -192,26 +194,26 @@ mod tests {
         let [a, b, c] = [1, 2, 3].map(|port| SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port));
         let (mut link, mut other) = (network.link(a).unwrap(), network.link(b).unwrap());
         assert!(network.link(a).is_none());
-        assert_eq!(link.mtu(b), 512);
+        assert_eq!(link.mtu(b.into()), 512);
         let bytes = [0; 513];
         let long = [Segment::from_slice(&bytes)];
         let pieces = [Segment::from_slice(b"x")];
         assert!(matches!(
-            link.send(&[Outgoing { to: b, pieces: &long, segment_bytes: 0, class: 0, may_fragment: false }]),
-            Err(SendError::TooBig { to }) if to == b
+            link.send(&[Outgoing { path: (b).into(), pieces: &long, segment_bytes: 0, class: 0, may_fragment: false }]),
+            Err(SendError::TooBig { path }) if path == b.into()
         ));
-        let fragmented = Outgoing { to: b, pieces: &long, segment_bytes: 0, class: 0, may_fragment: true };
+        let fragmented = Outgoing { path: (b).into(), pieces: &long, segment_bytes: 0, class: 0, may_fragment: true };
         assert_eq!(link.send(&[fragmented]).unwrap(), 1);
         assert_eq!(other.receive(&mut |incoming| assert_eq!(incoming.bytes, bytes)).unwrap(), 1);
-        let short = Outgoing { to: c, pieces: &pieces, segment_bytes: 0, class: 0, may_fragment: false };
+        let short = Outgoing { path: (c).into(), pieces: &pieces, segment_bytes: 0, class: 0, may_fragment: false };
         assert_eq!(link.send(&[short]).unwrap(), 1);
         assert_eq!(link.counters().skipped, 1);
-        let many = vec![Outgoing { to: b, ..short }; INBOX_MAX + 1];
+        let many = vec![Outgoing { path: (b).into(), ..short }; INBOX_MAX + 1];
         assert_eq!(link.send(&many).unwrap(), INBOX_MAX);
         assert!(matches!(link.send(&many), Err(SendError::WouldBlock)));
         assert_eq!(other.receive(&mut |_| ()).unwrap(), RECEIVE_BATCH_MAX);
         drop(other);
-        assert_eq!(link.send(&[Outgoing { to: b, ..short }]).unwrap(), 1);
+        assert_eq!(link.send(&[Outgoing { path: (b).into(), ..short }]).unwrap(), 1);
         assert_eq!(link.counters().skipped, 2);
     }
 }

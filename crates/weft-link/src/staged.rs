@@ -11,6 +11,8 @@ use std::os::fd::BorrowedFd;
 use weft_mem::device::{self, DeviceError, Direction, Event, Operations, Transfer};
 use weft_mem::{DeviceSegment, Pinned, Sendable};
 
+use weft_core::session::Path;
+
 use crate::limits::STAGED_BYTES;
 use crate::link::{Counters, Incoming, Link, Notice, Outgoing, SendError};
 use crate::segment::Segment;
@@ -27,7 +29,7 @@ pub struct Staged<L> {
 #[derive(Clone, Copy, Debug)]
 pub struct OutgoingAnywhere<'a> {
     /// Where to.
-    pub to: SocketAddr,
+    pub path: Path,
     /// The bytes, one piece after the other.
     pub pieces: &'a [Sendable<'a>],
     /// As [`Outgoing::segment_bytes`].
@@ -174,7 +176,7 @@ impl<L: Link> Staged<L> {
             .iter()
             .zip(&pieces)
             .map(|(outgoing, pieces)| Outgoing {
-                to: outgoing.to,
+                path: outgoing.path,
                 pieces,
                 segment_bytes: outgoing.segment_bytes,
                 class: outgoing.class,
@@ -238,8 +240,8 @@ impl<L: Link> Link for Staged<L> {
         self.inner.local()
     }
 
-    fn mtu(&mut self, to: SocketAddr) -> u32 {
-        self.inner.mtu(to)
+    fn mtu(&mut self, path: Path) -> u32 {
+        self.inner.mtu(path)
     }
 
     fn send(&mut self, batch: &[Outgoing<'_>]) -> Result<usize, SendError> {
@@ -314,7 +316,8 @@ mod tests {
             piece(&second, 0, 0),
             Sendable::Host(Segment::from_slice(b"tail")),
         ];
-        let outgoing = OutgoingAnywhere { to, pieces: &pieces, segment_bytes: 0, class: 0, may_fragment: false };
+        let outgoing =
+            OutgoingAnywhere { path: to.into(), pieces: &pieces, segment_bytes: 0, class: 0, may_fragment: false };
         assert_eq!(a.send_from_anywhere(&[outgoing; 30]).unwrap(), 30);
         let whole = [b"head", &bytes[100..20_100], &bytes[50_000..50_001], &more[7..30_007], &b"tail"[..]].concat();
         assert_eq!(received(&mut b), vec![whole; 30]);
@@ -331,7 +334,8 @@ mod tests {
         let (memory, bytes) = region(0, 3 * STAGED_BYTES);
         let pieces = [piece(&memory, 0, memory.length())];
         let to = b.local();
-        let outgoing = OutgoingAnywhere { to, pieces: &pieces, segment_bytes: 60_000, class: 0, may_fragment: false };
+        let outgoing =
+            OutgoingAnywhere { path: to.into(), pieces: &pieces, segment_bytes: 60_000, class: 0, may_fragment: false };
         assert_eq!(a.send_from_anywhere(&[outgoing]).unwrap(), 1);
         assert_eq!(received(&mut b).concat(), bytes);
     }
@@ -343,7 +347,8 @@ mod tests {
         let (memory, bytes) = region(0, 4000);
         let (short, long) = ([piece(&memory, 0, 1000)], [piece(&memory, 0, 4000)]);
         let to = b.local();
-        let fits = OutgoingAnywhere { to, pieces: &short, segment_bytes: 0, class: 0, may_fragment: false };
+        let fits =
+            OutgoingAnywhere { path: to.into(), pieces: &short, segment_bytes: 0, class: 0, may_fragment: false };
         let too_long = OutgoingAnywhere { pieces: &long, ..fits };
         assert_eq!(a.send_from_anywhere(&[]).unwrap(), 0);
         assert_eq!(a.send_from_anywhere(&[fits, too_long, fits]).unwrap(), 1);
@@ -363,7 +368,8 @@ mod tests {
         let gone = unsafe { DeviceSegment::from_raw(memory.place(), memory.as_ptr() as u64 + 50, 100) };
         let pieces = [Sendable::Device(gone)];
         let to = b.local();
-        let outgoing = OutgoingAnywhere { to, pieces: &pieces, segment_bytes: 0, class: 0, may_fragment: false };
+        let outgoing =
+            OutgoingAnywhere { path: to.into(), pieces: &pieces, segment_bytes: 0, class: 0, may_fragment: false };
         assert_eq!(a.send_from_anywhere(&[outgoing]).unwrap(), 1);
         assert_eq!(a.staged().failures, 1);
         assert!(received(&mut b).is_empty());
@@ -373,11 +379,12 @@ mod tests {
     fn is_a_link_as_any_other() {
         let (a, mut b) = pair(1500);
         let mut a = Staged::new(a);
-        assert_eq!((a.local(), a.mtu(b.local())), (a.inner().local(), 1500));
+        assert_eq!((a.local(), a.mtu(b.local().into())), (a.inner().local(), 1500));
         let pieces = [Segment::from_slice(b"plain")];
         let to = b.local();
         assert_eq!(
-            a.send(&[Outgoing { to, pieces: &pieces, segment_bytes: 0, class: 0, may_fragment: false }]).unwrap(),
+            a.send(&[Outgoing { path: to.into(), pieces: &pieces, segment_bytes: 0, class: 0, may_fragment: false }])
+                .unwrap(),
             1
         );
         assert_eq!(received(&mut b), [b"plain"]);

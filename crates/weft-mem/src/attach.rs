@@ -7,7 +7,6 @@
 //! A process id can be given to another process once its own has ended. So whoever calls this knows the process to be
 //! alive, by the socket between them, and looks again afterwards before it believes what it got.
 
-use std::fmt;
 use std::io;
 
 use weft_core::memory::{Access, Fault, Granted, LocalKey, Memory};
@@ -305,20 +304,28 @@ fn remote_iovec(address: u64, length: usize) -> libc::iovec {
 }
 
 /// Why bytes were not copied between processes.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum TransferError {
     /// The path: the system does not let this process touch the other one, which has another user, another container
     /// or a setting of Yama between. It will not for the next transfer either: take another way.
+    #[error(
+        "the system does not permit to copy from or to this process: run both as one user in one container, and look at /proc/sys/kernel/yama/ptrace_scope"
+    )]
     NotPermitted,
     /// The peer: there is no such process (any more).
+    #[error("the process has ended")]
     Gone,
     /// The peer: nothing is mapped where it said its bytes were, or it may not be written.
+    #[error("the process has no memory where it said")]
     BadAddress,
     /// The caller: the spans have less bytes than the pieces.
+    #[error("the process named less bytes than the transfer needs")]
     TooShort,
     /// The caller: a piece of this node's own memory cannot be used.
+    #[error("this side of the transfer: {0}")]
     Local(Fault),
     /// A local resource.
+    #[error("copying between processes failed: {0}")]
     System(io::Error),
 }
 
@@ -335,22 +342,3 @@ impl TransferError {
         }
     }
 }
-
-impl fmt::Display for TransferError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            TransferError::NotPermitted => write!(
-                f,
-                "the system does not permit to copy from or to this process: run both as one user in one container, and \
-                 look at /proc/sys/kernel/yama/ptrace_scope"
-            ),
-            TransferError::Gone => write!(f, "the process has ended"),
-            TransferError::BadAddress => write!(f, "the process has no memory where it said"),
-            TransferError::TooShort => write!(f, "the process named less bytes than the transfer needs"),
-            TransferError::Local(fault) => write!(f, "this side of the transfer: {fault}"),
-            TransferError::System(error) => write!(f, "copying between processes failed: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for TransferError {}

@@ -1,4 +1,4 @@
-//! What is still to be done when a process ends by `exit`, or by a return from `main`.
+//! A hook for the end of a process by `exit`, or by a return from `main`.
 
 use std::panic::catch_unwind;
 use std::sync::OnceLock;

@@ -1,7 +1,6 @@
 //! The memory of this process, as the engine sees it.
 
 use std::any::Any;
-use std::fmt;
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -626,13 +625,18 @@ impl Memory for HostMemory {
     }
 
     fn crc32c(&self, crc: u32, of: Granted) -> Result<u32, Fault> {
+        self.crc32c_to_send(crc, of, of.length)
+    }
+
+    fn crc32c_to_send(&self, crc: u32, of: Granted, summed: u64) -> Result<u32, Fault> {
         // The checksum of what a peer wrote tells it nothing new, so it needs no right to read (P-4.6).
         let found = self.resolve(of, Access::NONE)?;
+        let summed = of.length.min(summed) as usize;
         if !found.place.is_host() {
-            return self.crc32c_of_device(crc, of, found);
+            return self.crc32c_of_device(crc, of, found, summed);
         }
         // SAFETY: `resolve` checked that this many bytes are there.
-        Ok(unsafe { crc::crc32c_raw(crc, found.pointer, of.length as usize) })
+        Ok(unsafe { crc::crc32c_raw(crc, found.pointer, summed) })
     }
 
     fn crc32c_bytes(&self, crc: u32, bytes: &[u8]) -> u32 {
@@ -718,33 +722,18 @@ fn local_key(slot: u32, generation: u32) -> LocalKey {
 }
 
 /// Why a buffer was not attached.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum AttachError {
     /// A local resource: too many are attached. The buffer comes back.
+    #[error("{} buffers are in use: read completions and take them back first", LOCAL_BUFFERS_MAX)]
     TooMany(Buffer),
     /// A local resource: copies of [`INJECTED_MAX_BYTES`] bytes are under way.
+    #[error("copies of {} bytes are under way: wait until some have arrived", INJECTED_MAX_BYTES)]
     TooManyCopies,
     /// The caller: too long to be copied.
+    #[error("{length} bytes are too long for a copy ({}): give a buffer instead", INJECT_MAX_BYTES)]
     TooLong {
         /// Bytes asked for.
         length: usize,
     },
 }
-
-impl fmt::Display for AttachError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            AttachError::TooMany(_) => {
-                write!(f, "{LOCAL_BUFFERS_MAX} buffers are in use: read completions and take them back first")
-            }
-            AttachError::TooManyCopies => {
-                write!(f, "copies of {INJECTED_MAX_BYTES} bytes are under way: wait until some have arrived")
-            }
-            AttachError::TooLong { length } => {
-                write!(f, "{length} bytes are too long for a copy ({INJECT_MAX_BYTES}): give a buffer instead")
-            }
-        }
-    }
-}
-
-impl std::error::Error for AttachError {}

@@ -32,6 +32,10 @@ mod region;
 mod segment;
 mod shared;
 mod staging;
+#[cfg(not(loom))]
+mod sync;
+#[cfg(loom)]
+pub mod sync;
 #[cfg(test)]
 mod tests;
 

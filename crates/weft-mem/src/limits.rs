@@ -107,4 +107,8 @@ const _: () = {
 };
 
 /// Looks at a lock that another thread holds, before it is slept for: about as long as a short call holds it.
+#[cfg(not(loom))]
 pub const LOCK_SPINS: u32 = 100;
+/// Every further look would double the interleavings to try.
+#[cfg(loom)]
+pub const LOCK_SPINS: u32 = 1;

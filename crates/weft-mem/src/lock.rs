@@ -12,10 +12,11 @@ use std::cell::UnsafeCell;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicU32, Ordering, compiler_fence};
+use std::sync::atomic::Ordering;
 
 use crate::fork;
 use crate::limits::LOCK_SPINS;
+use crate::sync::{AtomicU32, barrier, compiler_fence, futex_wait, futex_wake, pause, register_barrier};
 
 /// The promise that never two calls are inside of a [`Lock`] at a time.
 #[derive(Debug)]
@@ -93,15 +94,15 @@ impl<T> Lock<T> {
         }
         while self.visited.compare_exchange(0, 1, Ordering::SeqCst, Ordering::Relaxed).is_err() {
             self.forget_ancestors();
-            std::thread::yield_now();
+            pause(LOCK_SPINS);
         }
         // From here on whoever enters sees the visitor, or is seen.
         barrier();
         let mut looks = 0;
         while self.state.load(Ordering::Acquire) != FREE {
             self.forget_ancestors();
+            pause(looks);
             looks += 1;
-            if looks < LOCK_SPINS { std::hint::spin_loop() } else { std::thread::yield_now() }
         }
         Guard { lock: self, visitor: true, value: PhantomData }
     }
@@ -161,8 +162,8 @@ impl<T> Lock<T> {
         let mut looks = 0;
         while self.visited.load(Ordering::Acquire) != 0 {
             self.forget_ancestors();
+            pause(looks);
             looks += 1;
-            if looks < LOCK_SPINS { std::hint::spin_loop() } else { std::thread::yield_now() }
         }
     }
 
@@ -182,27 +183,18 @@ impl<T> Lock<T> {
     #[cold]
     fn wait(&self) {
         self.forget_ancestors();
-        for _ in 0..LOCK_SPINS {
+        for looks in 0..LOCK_SPINS {
             if self.state.load(Ordering::Relaxed) == FREE
                 && self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
             {
                 return;
             }
-            std::hint::spin_loop();
+            pause(looks);
         }
         // Who has slept cannot know whether others do: it leaves the state that wakes them.
         while self.state.swap(AWAITED, Ordering::Acquire) != FREE {
-            // SAFETY: the word lives as long as this borrow. The call returns when it was woken, when the word is not
-            // `AWAITED` any more, or for no reason: the loop looks again.
-            unsafe {
-                libc::syscall(
-                    libc::SYS_futex,
-                    self.state.as_ptr(),
-                    libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
-                    AWAITED,
-                    std::ptr::null::<libc::timespec>(),
-                );
-            }
+            // It returns when it was woken, when the word has changed, or for no reason: the loop looks again.
+            futex_wait(&self.state, AWAITED);
         }
     }
 
@@ -212,29 +204,9 @@ impl<T> Lock<T> {
             let word = if visitor { &self.visited } else { &self.state };
             word.store(FREE, Ordering::Release);
         } else if self.state.swap(FREE, Ordering::Release) == AWAITED {
-            self.wake();
+            futex_wake(&self.state);
         }
     }
-
-    #[cold]
-    fn wake(&self) {
-        // SAFETY: only the address is used; who sleeps there is one of `wait`.
-        unsafe {
-            libc::syscall(libc::SYS_futex, self.state.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1);
-        }
-    }
-}
-
-/// Makes [`barrier`] possible in this process; false: it is not.
-fn register_barrier() -> bool {
-    // SAFETY: the call takes no pointers.
-    unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0 }
-}
-
-/// A full barrier in all threads of this process that run.
-fn barrier() {
-    // SAFETY: the call takes no pointers. It cannot fail where it was registered, which is when a promise counts.
-    unsafe { libc::syscall(libc::SYS_membarrier, libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) };
 }
 
 #[cold]
@@ -287,7 +259,10 @@ impl<T> Drop for Guard<'_, T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, loom))]
+mod loom_tests;
+
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -259,27 +259,18 @@ fn check(descriptor: BorrowedFd<'_>, mapped: usize) -> Result<(), MapError> {
 }
 
 /// Why a peer's region was not mapped.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum MapError {
     /// The peer: not a memory file that is sealed against becoming shorter.
+    #[error("the peer's memory could become shorter under us: it is not mapped")]
     NotSealed,
     /// The peer: the file has less bytes than it says, or none.
+    #[error("the peer's memory is shorter than it says: it is not mapped")]
     TooShort,
     /// The caller: it is shared for reading only.
+    #[error("the peer's memory is shared for reading only: map it so")]
     ReadOnly,
     /// A local resource.
+    #[error("the peer's memory cannot be mapped: {0}")]
     System(io::Error),
 }
-
-impl fmt::Display for MapError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            MapError::NotSealed => write!(f, "the peer's memory could become shorter under us: it is not mapped"),
-            MapError::TooShort => write!(f, "the peer's memory is shorter than it says: it is not mapped"),
-            MapError::ReadOnly => write!(f, "the peer's memory is shared for reading only: map it so"),
-            MapError::System(error) => write!(f, "the peer's memory cannot be mapped: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for MapError {}

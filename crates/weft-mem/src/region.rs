@@ -424,30 +424,21 @@ pub struct Region {
 }
 
 /// Why memory was not registered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegisterError {
     /// The caller: its addresses would go past the end of the address space.
+    #[error("the region would wrap around the address space: choose a lower address")]
     Wraps,
     /// The caller: peers cannot be let write memory that is read only.
+    #[error("the memory is read only: register it for remote reading only")]
     ReadOnly,
     /// The caller: the key that was chosen names another registration.
+    #[error("the key is in use: choose another, or end its registration first")]
     KeyInUse,
     /// A local resource: all keys are in use.
+    #[error("too many regions are registered: deregister some")]
     TooMany,
     /// A local resource: the system gave no random numbers, and a key must not be guessed.
+    #[error("the system has no random numbers to make a key from: try again later")]
     NoRandomness,
 }
-
-impl fmt::Display for RegisterError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            RegisterError::Wraps => "the region would wrap around the address space: choose a lower address",
-            RegisterError::ReadOnly => "the memory is read only: register it for remote reading only",
-            RegisterError::KeyInUse => "the key is in use: choose another, or end its registration first",
-            RegisterError::TooMany => "too many regions are registered: deregister some",
-            RegisterError::NoRandomness => "the system has no random numbers to make a key from: try again later",
-        })
-    }
-}
-
-impl std::error::Error for RegisterError {}

@@ -103,7 +103,7 @@ impl World<'_> {
                 self.oracle.add(operation.clone());
                 self.oracle.begin(self.now, id, start, None);
                 let Some(Some(up)) = self.nodes.get_mut(node) else { return Ok(()) };
-                let posted = up.post_receive(self.now, &operation, None);
+                let posted = up.post_receive(&operation, None);
                 self.oracle.begun(id, posted.as_ref().ok().copied());
                 self.trace.line(self.now, || format!("{node} posts {id}: {:?} {posted:?}", operation.what));
                 if posted.is_err() {
@@ -182,8 +182,8 @@ impl World<'_> {
         up.engine.handle_timeout(local);
         let state = up.engine.state();
         let start = (node, up.incarnation);
-        let open = up.engine.memory().check_all();
-        let (cells, _) = up.engine.memory().region(CELL);
+        let open = up.engine.delivery().memory().check_all();
+        let (cells, _) = up.engine.delivery().memory().region(CELL);
         let cells: Vec<u64> = cells.as_chunks::<8>().0.iter().map(|cell| u64::from_le_bytes(*cell)).collect();
         let empty = State { tracker_bytes: 0, life_bytes: 0, tombstone_bytes: 0, ..state } == State::default();
         if !empty {

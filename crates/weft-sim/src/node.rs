@@ -7,7 +7,8 @@ use std::sync::Arc;
 use weft_core::address::{Address, PeerId};
 use weft_core::atomic::AtomicCall;
 use weft_core::command::{Command, CommandFlags, EndpointId, Operation as Verb, PostError, Receive};
-use weft_core::engine::{Bindings, EndpointKind, Engine, Piece, Transmit};
+use weft_core::delivery::{Bindings, EndpointKind};
+use weft_core::engine::{Engine, Piece, Transmit};
 use weft_core::event::{Counter, CounterId, QueueId};
 use weft_core::memory::{Access, LocalKey, Memory};
 use weft_core::packet::Codec;
@@ -126,15 +127,19 @@ impl Node {
 
         let engine_seed = Random::new(seed, mix((number as u64) << 32 | u64::from(incarnation))).seed();
         let mut engine = Engine::new(spec.config.clone(), Arc::clone(codec), engine_seed, memory);
-        let counters = [engine.open_counter(), engine.open_counter(), engine.open_counter()];
+        let counters = [
+            engine.delivery_mut().open_counter(),
+            engine.delivery_mut().open_counter(),
+            engine.delivery_mut().open_counter(),
+        ];
         let [send, read, write] = counters.map(Some);
         let mut endpoints = Vec::new();
         let mut queues = Vec::new();
         for at in 0..=spec.reliable {
             let kind = if at == spec.reliable { EndpointKind::Datagram } else { EndpointKind::Reliable };
-            let transmit = engine.open_queue(spec.queue);
+            let transmit = engine.delivery_mut().open_queue(spec.queue);
             queues.push(transmit);
-            let receive = if spec.one_queue { transmit } else { engine.open_queue(spec.queue) };
+            let receive = if spec.one_queue { transmit } else { engine.delivery_mut().open_queue(spec.queue) };
             if !spec.one_queue {
                 queues.push(receive);
             }
@@ -146,10 +151,9 @@ impl Node {
                 write_counter: write,
                 ..Bindings::default()
             };
-            endpoints.push(engine.open_endpoint(kind, bindings));
+            endpoints.push(engine.delivery_mut().open_endpoint(kind, bindings));
         }
-        let to = socket_of(number);
-        let transmit = Transmit { to, ..Transmit::default() };
+        let transmit = Transmit::default();
         Node {
             number,
             incarnation,
@@ -187,35 +191,30 @@ impl Node {
     /// The address of one of its endpoints.
     #[must_use]
     pub fn address(&self, endpoint: usize) -> Option<Address> {
-        let number = self.engine.endpoint_number(*self.endpoints.get(endpoint)?)?;
+        let number = self.engine.delivery().endpoint_number(*self.endpoints.get(endpoint)?)?;
         Some(Address { socket: socket_of(self.number), endpoint: number })
     }
 
     /// What its counters show: sends, reads, writes.
     #[must_use]
     pub fn counters(&self) -> ((usize, u32), [Counter; 3]) {
-        ((self.number, self.incarnation), self.counters.map(|counter| self.engine.counter(counter)))
+        ((self.number, self.incarnation), self.counters.map(|counter| self.engine.delivery().counter(counter)))
     }
 
     /// Learns an address.
     pub fn learn(&mut self, place: Place, incarnation: u32, address: Address, mtu: u32) {
-        if let Some(peer) = self.engine.addresses_mut().insert(address, mtu) {
+        if let Some(peer) = self.engine.delivery_mut().addresses_mut().insert(address, mtu) {
             self.peers.insert((place, incarnation), peer);
         }
     }
 
     /// Sets the time of the record of writes.
     pub fn note_time(&mut self, now: u64) {
-        self.engine.memory_mut().set_now(now);
+        self.engine.delivery_mut().memory_mut().set_now(now);
     }
 
     /// Gives a receive to the engine.
-    pub fn post_receive(
-        &mut self,
-        now: u64,
-        operation: &Operation,
-        source: Option<u32>,
-    ) -> Result<Given, Option<PostError>> {
+    pub fn post_receive(&mut self, operation: &Operation, source: Option<u32>) -> Result<Given, Option<PostError>> {
         let What::Receive { tag, source: from, length, multi } = operation.what else { return Err(None) };
         let source = match from {
             None => None,
@@ -240,8 +239,7 @@ impl Node {
             context: u64::from(operation.id),
             counter: None,
         };
-        let now = self.local_time(now);
-        self.engine.post_receive(now, &receive).map_err(|error| self.take_back(given, error))?;
+        self.engine.delivery_mut().post_receive(&receive).map_err(|error| self.take_back(given, error))?;
         Ok(given)
     }
 
@@ -305,7 +303,7 @@ impl Node {
                 bytes.extend_from_slice(&operand_of(id).to_le_bytes());
                 command.length = bytes.len() as u32;
                 if fetch {
-                    results = self.engine.memory_mut().attach(&[0; 8], Use::Target, 1 << 20);
+                    results = self.engine.delivery_mut().memory_mut().attach(&[0; 8], Use::Target, 1 << 20);
                 }
                 self.attach(id, &bytes, Use::Source)
             }
@@ -328,10 +326,10 @@ impl Node {
         loop {
             if !self.engine.poll_transmit(local, &mut self.transmit) {
                 // An acknowledgement that was left is taken last, and may let more go.
-                if !self.engine.has_late() {
+                if !self.engine.has_deferred_ack() {
                     return Ok(());
                 }
-                self.engine.handle_late();
+                self.engine.handle_deferred_ack();
                 continue;
             }
             rounds += 1;
@@ -351,13 +349,14 @@ impl Node {
                         bytes.resize(from + granted.length as usize, 0);
                         let into = bytes.get_mut(from..).unwrap_or_default();
                         self.engine
+                            .delivery()
                             .memory()
                             .read(granted, into)
                             .map_err(|fault| format!("a piece to send: {fault}"))?;
                     }
                 }
             }
-            let (to, may_fragment) = (self.transmit.to, self.transmit.may_fragment);
+            let (to, may_fragment) = (self.transmit.path.remote, self.transmit.may_fragment);
             match self.transmit.segment_bytes {
                 0 => send(to, bytes, may_fragment),
                 each => bytes.chunks(each).for_each(|datagram| send(to, datagram.to_vec(), may_fragment)),
@@ -377,7 +376,7 @@ impl Node {
         }
         let mut bytes = vec![LEAD; lead];
         bytes.extend_from_slice(content);
-        let local = self.engine.memory_mut().attach(&bytes, purpose, self.piece);
+        let local = self.engine.delivery_mut().memory_mut().attach(&bytes, purpose, self.piece);
         Given { local, lead: lead as u64, results: LocalKey::NONE }
     }
 
@@ -385,7 +384,7 @@ impl Node {
         for key in [given.local, given.results] {
             if key != LocalKey::NONE {
                 // It was attached just now, so that nothing can be wrong with it.
-                let _ = self.engine.memory_mut().detach(key);
+                let _ = self.engine.delivery_mut().memory_mut().detach(key);
             }
         }
         Some(error)

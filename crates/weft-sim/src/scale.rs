@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 use weft_core::address::{Address, PeerId};
 use weft_core::command::{Command, CommandFlags, EndpointId, Operation, Receive};
-use weft_core::engine::{Bindings, Config, EndpointKind, Engine, Piece, State, Transmit};
+use weft_core::delivery::{Bindings, EndpointKind};
+use weft_core::engine::{Config, Engine, Piece, State, Transmit};
 use weft_core::event::QueueId;
 use weft_core::limits::{MTU_DEFAULT_BYTES, RETAIN_US};
 use weft_core::memory::{LocalKey, Memory};
@@ -114,18 +115,18 @@ impl End {
         let from = memory.attach(&[0x77; MESSAGE_BYTES as usize], Use::Source, 1 << 20);
         let into = memory.attach(&[0; MESSAGE_BYTES as usize], Use::Target, 1 << 20);
         let mut engine = Engine::new(config, Arc::clone(codec), seed, memory);
-        let queue = engine.open_queue(queue);
+        let queue = engine.delivery_mut().open_queue(queue);
         let bindings = Bindings { transmit_queue: Some(queue), receive_queue: Some(queue), ..Bindings::default() };
-        let endpoint = engine.open_endpoint(EndpointKind::Reliable, bindings);
+        let endpoint = engine.delivery_mut().open_endpoint(EndpointKind::Reliable, bindings);
         End { engine, socket, endpoint, queue, from, into }
     }
 
     fn address(&self) -> Result<Address, String> {
-        let endpoint = self.engine.endpoint_number(self.endpoint).ok_or("an endpoint without number")?;
+        let endpoint = self.engine.delivery().endpoint_number(self.endpoint).ok_or("an endpoint without number")?;
         Ok(Address { socket: self.socket, endpoint })
     }
 
-    fn receive(&mut self, now: u64) -> Result<(), String> {
+    fn receive(&mut self) -> Result<(), String> {
         let receive = Receive {
             endpoint: self.endpoint,
             local: self.into,
@@ -141,7 +142,7 @@ impl End {
             context: u64::MAX,
             counter: None,
         };
-        self.engine.post_receive(Time(now), &receive).map_err(|error| format!("a receive: {error}"))
+        self.engine.delivery_mut().post_receive(&receive).map_err(|error| format!("a receive: {error}"))
     }
 
     fn send(&mut self, now: u64, to: PeerId, number: u64) -> Result<(), String> {
@@ -165,14 +166,14 @@ impl End {
                         let from = bytes.len();
                         bytes.resize(from + granted.length as usize, 0);
                         let into = bytes.get_mut(from..).unwrap_or_default();
-                        self.engine.memory().read(granted, into).map_err(|fault| fault.to_string())?;
+                        self.engine.delivery().memory().read(granted, into).map_err(|fault| fault.to_string())?;
                     }
                 }
             }
             let each = if transmit.segment_bytes == 0 { bytes.len().max(1) } else { transmit.segment_bytes };
             for datagram in bytes.chunks(each) {
                 let bytes = datagram.to_vec();
-                wire.push_back(Datagram { at: now + LATENCY, from: self.socket, to: transmit.to, bytes });
+                wire.push_back(Datagram { at: now + LATENCY, from: self.socket, to: transmit.path.remote, bytes });
             }
         }
         Ok(())
@@ -212,7 +213,7 @@ pub fn scale(peers: u64, codec: &Arc<Codec>, mut progress: impl FnMut(u64)) -> R
         ..Config::default()
     };
     let hub = End::new(config, codec, random.seed(), socket, 8 * IN_FLIGHT);
-    let transmit = Transmit { to: socket, ..Transmit::default() };
+    let transmit = Transmit::default();
     let mut scale = Scale {
         codec,
         random,
@@ -227,7 +228,7 @@ pub fn scale(peers: u64, codec: &Arc<Codec>, mut progress: impl FnMut(u64)) -> R
         report: ScaleReport { peers, ..ScaleReport::default() },
     };
     for _ in 0..2 * IN_FLIGHT {
-        scale.hub.receive(scale.now)?;
+        scale.hub.receive()?;
     }
     let begun = scale.now;
     let mut told = 0;
@@ -280,16 +281,18 @@ impl Scale<'_> {
             let mut end = End::new(config, self.codec, self.random.seed(), socket_of(number), 8);
             let hub = end
                 .engine
+                .delivery_mut()
                 .addresses_mut()
                 .insert(self.hub.address()?, MTU_DEFAULT_BYTES)
                 .ok_or("no room for a name")?;
             let name = self
                 .hub
                 .engine
+                .delivery_mut()
                 .addresses_mut()
                 .insert(end.address()?, MTU_DEFAULT_BYTES)
                 .ok_or("no room for a name")?;
-            end.receive(self.now)?;
+            end.receive()?;
             end.send(self.now, hub, number)?;
             end.drain(self.now, &mut self.transmit, &mut self.wire)?;
             self.hub.send(self.now, name, number << 8 | place as u64)?;
@@ -339,26 +342,26 @@ impl Scale<'_> {
     fn arrive(&mut self, mut datagram: Datagram) -> Result<(), String> {
         let now = Time(self.now);
         if datagram.to == self.hub.socket {
-            self.hub.engine.handle_datagram(now, datagram.from, &mut datagram.bytes, false);
+            self.hub.engine.handle_datagram(now, datagram.from.into(), &mut datagram.bytes, false);
             return self.settle_hub();
         }
         let place = self.peers.iter().position(|peer| peer.as_ref().is_some_and(|peer| peer.end.socket == datagram.to));
         // Peers that are gone hear nothing.
         let Some(place) = place else { return Ok(()) };
         if let Some(Some(peer)) = self.peers.get_mut(place) {
-            peer.end.engine.handle_datagram(now, datagram.from, &mut datagram.bytes, false);
+            peer.end.engine.handle_datagram(now, datagram.from.into(), &mut datagram.bytes, false);
         }
         self.settle_peer(place)
     }
 
     fn settle_hub(&mut self) -> Result<(), String> {
         self.hub.drain(self.now, &mut self.transmit, &mut self.wire)?;
-        while let Some(completion) = self.hub.engine.poll_completion(self.hub.queue) {
+        while let Some(completion) = self.hub.engine.delivery_mut().poll_completion(self.hub.queue) {
             completion.result.map_err(|failure| format!("at the node: {failure}"))?;
             let place = match completion.immediate {
                 None => (completion.context & 255) as usize,
                 Some(number) => {
-                    self.hub.receive(self.now)?;
+                    self.hub.receive()?;
                     self.report.messages += 1;
                     let word = self.seen.get_mut(number as usize / 64).ok_or("a message of nobody")?;
                     if *word >> (number % 64) & 1 == 1 {
@@ -381,7 +384,7 @@ impl Scale<'_> {
         let Some(Some(peer)) = self.peers.get_mut(place) else { return Ok(()) };
         peer.end.drain(self.now, &mut self.transmit, &mut self.wire)?;
         let mut ended = 0;
-        while let Some(completion) = peer.end.engine.poll_completion(peer.end.queue) {
+        while let Some(completion) = peer.end.engine.delivery_mut().poll_completion(peer.end.queue) {
             completion.result.map_err(|failure| format!("at a peer: {failure}"))?;
             self.report.messages += u64::from(completion.immediate.is_some());
             ended += 1;
@@ -396,7 +399,7 @@ impl Scale<'_> {
         let Some(peer) = slot else { return };
         peer.missing = peer.missing.saturating_sub(1);
         if peer.missing == 0 {
-            self.hub.engine.remove_address(peer.name);
+            self.hub.engine.delivery_mut().remove_address(peer.name);
             *slot = None;
         }
     }

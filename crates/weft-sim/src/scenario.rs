@@ -4,6 +4,7 @@ use weft_core::engine::Config;
 use weft_core::limits::{GIVE_UP_MAX_US, GIVE_UP_US, MESSAGE_IDLE_US, RETAIN_US};
 
 use crate::network::{Carries, Faults, MICRO, MILLI, SECOND};
+use crate::node::socket_of;
 use crate::random::{MILLION, Random};
 use crate::workload::{self, Operation};
 
@@ -208,6 +209,10 @@ impl Scenario {
         let cut = partitions.iter().map(|cut| cut.at + cut.lasts).max().unwrap_or(0);
         let end = last.max(crashed).max(cut) + MILLI;
         let narrowings = narrowings(&mut Random::new(seed, NARROWINGS), count, &shape);
+        if faults.corrupt == 0 {
+            // Nothing is damaged, as between programs of one host: to the first node headers alone are summed (P-2.5).
+            nodes.iter_mut().for_each(|node| node.config.host_address = Some(socket_of(0).ip()));
+        }
         let mtu = mtu as u32;
         Scenario { seed, salt: 0, nodes, faults, crashes, partitions, narrowings, operations, mtu, short_receives, end }
     }

@@ -237,7 +237,7 @@ impl<'a> World<'a> {
         self.trace.line(self.now, || format!("node {node} crashes"));
         self.count(&dead);
         self.oracle.crashed(start);
-        self.graves.insert(start, std::mem::take(dead.engine.memory_mut()));
+        self.graves.insert(start, std::mem::take(dead.engine.delivery_mut().memory_mut()));
         self.restarts += 1;
         if let Some(incarnation) = self.incarnations.get_mut(node) {
             *incarnation += 1;
@@ -280,7 +280,7 @@ impl<'a> World<'a> {
         self.trace.datagram(now, &format!("{from} => {to}"), &bytes);
         node.note_time(now);
         let local = node.local_time(now);
-        node.engine.handle_datagram_early(local, socket_of(from), &mut bytes, marked);
+        node.engine.handle_datagram_early(local, socket_of(from).into(), &mut bytes, marked);
         self.settle(to)
     }
 
@@ -290,7 +290,7 @@ impl<'a> World<'a> {
         let Some(node) = self.nodes.get_mut(from).and_then(Option::as_mut) else { return Ok(()) };
         node.note_time(now);
         let local = node.local_time(now);
-        node.engine.handle_absent(local, socket_of(to), bytes);
+        node.engine.handle_absent(local, socket_of(to).into(), bytes);
         self.settle(from)
     }
 
@@ -325,7 +325,7 @@ impl<'a> World<'a> {
             What::Close => return self.close_one(place),
             What::TooBig { to } => {
                 let local = node.local_time(now);
-                node.engine.handle_too_big(local, socket_of(to), MTU_DEFAULT_BYTES);
+                node.engine.handle_too_big(local, socket_of(to).into(), MTU_DEFAULT_BYTES);
                 return self.settle(place.node);
             }
             _ => {}
@@ -337,7 +337,7 @@ impl<'a> World<'a> {
         self.oracle.begin(now, id, start, target);
         let incarnation = target.map(|(_, incarnation)| incarnation);
         let posted = match operation.what {
-            What::Receive { .. } => node.post_receive(now, &operation, incarnation),
+            What::Receive { .. } => node.post_receive(&operation, incarnation),
             _ => node.post(now, &operation, incarnation.unwrap_or(0)),
         };
         self.oracle.begun(id, posted.as_ref().ok().copied());
@@ -442,10 +442,10 @@ impl<'a> World<'a> {
             }
             for (to, carried) in refused {
                 let local = up.local_time(now);
-                up.engine.handle_too_big(local, to, carried);
+                up.engine.handle_too_big(local, to.into(), carried);
             }
         }
-        let memory = up.engine.memory_mut();
+        let memory = up.engine.delivery_mut().memory_mut();
         let wrong = memory.take_wrong();
         let (changes, released) = (memory.take_changes(), memory.take_released());
         for change in &changes {
@@ -470,7 +470,7 @@ impl<'a> World<'a> {
         let mut any = false;
         let mut reads = Vec::new();
         for queue in up.queues.clone() {
-            while let Some(completion) = up.engine.poll_completion(queue) {
+            while let Some(completion) = up.engine.delivery_mut().poll_completion(queue) {
                 any = true;
                 self.trace.note(&[now, 5, node as u64, completion.context, completion.length]);
                 self.trace.note(&[u64::from(completion.result.is_ok()), completion.immediate.unwrap_or(1)]);
@@ -478,13 +478,13 @@ impl<'a> World<'a> {
                     let (kind, context, result) = (completion.kind, completion.context, completion.result);
                     format!("{node} sees {kind:?} {context} {result:?} immediate {:?}", completion.immediate)
                 });
-                reads.extend(self.oracle.completed(now, start, &completion, up.engine.memory_mut())?);
+                reads.extend(self.oracle.completed(now, start, &completion, up.engine.delivery_mut().memory_mut())?);
             }
         }
         for read in reads {
             let alive = self.nodes.get(read.target.0).and_then(Option::as_ref);
             let alive = alive.filter(|other| other.incarnation == read.target.1);
-            let memory = alive.map(|other| other.engine.memory()).or_else(|| self.graves.get(&read.target));
+            let memory = alive.map(|other| other.engine.delivery().memory()).or_else(|| self.graves.get(&read.target));
             memory.map_or(Ok(()), |memory| read.judge(memory))?;
         }
         Ok(any)

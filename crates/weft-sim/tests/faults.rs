@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use weft_core::packet::Codec;
+use weft_sim::Scenario;
 use weft_sim::run::{Report, run};
 use weft_sim::shrink::shrink;
-use weft_sim::{Scenario, scale};
 
 #[expect(clippy::unwrap_used, reason = "a helper of tests")]
 fn codec() -> Arc<Codec> {
@@ -61,10 +61,4 @@ fn a_seed_gives_the_same_run() {
         assert_eq!(hash(seed), hash(seed));
     }
     assert_ne!(hash(1), hash(2));
-}
-
-#[test]
-fn state_follows_what_is_in_flight() {
-    let report = scale::scale(2000, &codec(), |_| {}).unwrap();
-    assert!(report.most.tombstone_bytes <= 16 * report.most.tombstones.max(1));
 }

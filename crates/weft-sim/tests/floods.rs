@@ -7,7 +7,8 @@ use std::sync::Arc;
 use weft_core::address::{Address, PeerId};
 use weft_core::atomic::{AtomicCall, AtomicOperation, Datatype};
 use weft_core::command::{Command, EndpointId, Operation, Receive};
-use weft_core::engine::{Bindings, Config, EndpointKind, Engine, Piece, Transmit};
+use weft_core::delivery::{Bindings, EndpointKind};
+use weft_core::engine::{Config, Engine, Piece, Transmit};
 use weft_core::event::QueueId;
 use weft_core::memory::{Access, Memory};
 use weft_core::packet::Codec;
@@ -45,15 +46,19 @@ impl World {
             let mut memory = SimMemory::new(1);
             memory.register(KEY, 0, Access::REMOTE, Content::Cells, &[0; 8]);
             let mut engine = Engine::new(config.clone(), Arc::clone(&codec), [number as u8 + 1; 32], memory);
-            let queue = engine.open_queue(places);
+            let queue = engine.delivery_mut().open_queue(places);
             let bindings = Bindings { transmit_queue: Some(queue), receive_queue: Some(queue), ..Bindings::default() };
-            let endpoint = engine.open_endpoint(EndpointKind::Reliable, bindings);
-            addresses
-                .push(Address { socket: socket_of(number), endpoint: engine.endpoint_number(endpoint).unwrap_or(0) });
+            let endpoint = engine.delivery_mut().open_endpoint(EndpointKind::Reliable, bindings);
+            addresses.push(Address {
+                socket: socket_of(number),
+                endpoint: engine.delivery().endpoint_number(endpoint).unwrap_or(0),
+            });
             nodes.push(Node { engine, endpoint, queue });
         }
         for node in &mut nodes {
-            addresses.iter().for_each(|address| assert!(node.engine.addresses_mut().insert(*address, 1500).is_some()));
+            addresses.iter().for_each(|address| {
+                assert!(node.engine.delivery_mut().addresses_mut().insert(*address, 1500).is_some())
+            });
         }
         let under_way = BinaryHeap::new();
         World { nodes, now: Time::from_micros(1000), under_way, datagrams: HashMap::new(), sent: 0 }
@@ -79,7 +84,7 @@ impl World {
                 }
                 self.under_way.pop();
                 if let (Some(mut bytes), Some(node)) = (self.datagrams.remove(&number), self.nodes.get_mut(to)) {
-                    node.engine.handle_datagram(self.now, socket_of(from), &mut bytes, false);
+                    node.engine.handle_datagram(self.now, socket_of(from).into(), &mut bytes, false);
                 }
             }
             for node in &mut self.nodes {
@@ -105,12 +110,13 @@ impl World {
                     Piece::Memory(granted) => {
                         let at = bytes.len();
                         bytes.resize(at + granted.length as usize, 0);
-                        let read = node.engine.memory().read(granted, bytes.get_mut(at..).unwrap_or_default());
+                        let read =
+                            node.engine.delivery().memory().read(granted, bytes.get_mut(at..).unwrap_or_default());
                         assert!(read.is_ok());
                     }
                 }
             }
-            let to = match transmit.to.ip() {
+            let to = match transmit.path.remote.ip() {
                 std::net::IpAddr::V4(ip) => usize::from(ip.octets()[3]),
                 std::net::IpAddr::V6(_) => 0,
             };
@@ -133,10 +139,10 @@ impl World {
         let node = self.nodes.get_mut(node).unwrap();
         let mut read = 0;
         while read < most
-            && let Some(completion) = node.engine.poll_completion(node.queue)
+            && let Some(completion) = node.engine.delivery_mut().poll_completion(node.queue)
         {
             assert_eq!(completion.result, Ok(()));
-            node.engine.memory_mut().detach(completion.local).unwrap();
+            node.engine.delivery_mut().memory_mut().detach(completion.local).unwrap();
             read += 1;
         }
         read
@@ -160,10 +166,10 @@ fn flood(count: usize, unexpected: usize, each: usize) -> (u64, u64, u64) {
         while posted < count {
             let node = world.nodes.get_mut(0).unwrap();
             let mut command = Command::new(Operation::Send, node.endpoint, PeerId(1));
-            command.local = node.engine.memory_mut().attach(&[1; 1024], Use::Source, 1 << 20);
+            command.local = node.engine.delivery_mut().memory_mut().attach(&[1; 1024], Use::Source, 1 << 20);
             command.length = 1024;
             if node.engine.post(now, &command).is_err() {
-                node.engine.memory_mut().detach(command.local).unwrap();
+                node.engine.delivery_mut().memory_mut().detach(command.local).unwrap();
                 break;
             }
             posted += 1;
@@ -176,7 +182,7 @@ fn flood(count: usize, unexpected: usize, each: usize) -> (u64, u64, u64) {
             received += world.read(1, usize::MAX);
             let node = world.nodes.get_mut(1).unwrap();
             for _ in 0..each.min(count - receives) {
-                let local = node.engine.memory_mut().attach(&[0; 1024], Use::Target, 1 << 20);
+                let local = node.engine.delivery_mut().memory_mut().attach(&[0; 1024], Use::Target, 1 << 20);
                 let receive = Receive {
                     endpoint: node.endpoint,
                     local,
@@ -192,8 +198,8 @@ fn flood(count: usize, unexpected: usize, each: usize) -> (u64, u64, u64) {
                     context: 0,
                     counter: None,
                 };
-                if node.engine.post_receive(now, &receive).is_err() {
-                    node.engine.memory_mut().detach(local).unwrap();
+                if node.engine.delivery_mut().post_receive(&receive).is_err() {
+                    node.engine.delivery_mut().memory_mut().detach(local).unwrap();
                     break;
                 }
                 receives += 1;
@@ -232,17 +238,18 @@ fn contended_atomics_take_round_trips() {
             let now = world.now;
             for peer in 1..5 {
                 let node = world.nodes.get_mut(peer).unwrap();
-                while let Some(completion) = node.engine.poll_completion(node.queue) {
+                while let Some(completion) = node.engine.delivery_mut().poll_completion(node.queue) {
                     assert_eq!(completion.result, Ok(()));
-                    node.engine.memory_mut().detach(completion.local).unwrap();
-                    node.engine.memory_mut().detach(completion.results).unwrap();
+                    node.engine.delivery_mut().memory_mut().detach(completion.local).unwrap();
+                    node.engine.delivery_mut().memory_mut().detach(completion.results).unwrap();
                     ended[peer] += 1;
                 }
                 while posted[peer] < each && posted[peer] - ended[peer] < window {
                     let mut command = Command::new(Operation::FetchAtomic, node.endpoint, PeerId(0));
                     command.atomic = AtomicCall::new(AtomicOperation::Sum, Datatype::Uint64, 1);
-                    command.local = node.engine.memory_mut().attach(&1u64.to_le_bytes(), Use::Source, 64);
-                    let results = node.engine.memory_mut().attach(&[0; 8], Use::Target, 64);
+                    command.local =
+                        node.engine.delivery_mut().memory_mut().attach(&1u64.to_le_bytes(), Use::Source, 64);
+                    let results = node.engine.delivery_mut().memory_mut().attach(&[0; 8], Use::Target, 64);
                     (command.key, command.length, command.immediate) = (KEY, 8, u64::from(results.0));
                     node.engine.post(now, &command).unwrap();
                     posted[peer] += 1;

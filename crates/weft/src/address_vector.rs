@@ -32,8 +32,8 @@ impl AddressVector {
     /// Names an endpoint. The same address gets the same name again.
     pub fn insert(&self, address: Address) -> Result<PeerId> {
         let mut core = self.domain.nic().lock();
-        let mtu = core.link.mtu(address.socket);
-        let peer = core.engine.addresses_mut().insert(address, mtu).ok_or(Error::AddressVectorFull)?;
+        let mtu = core.link.mtu(address.socket.into());
+        let peer = core.engine.delivery_mut().addresses_mut().insert(address, mtu).ok_or(Error::AddressVectorFull)?;
         core.forget_way(peer);
         Ok(peer)
     }
@@ -43,20 +43,20 @@ impl AddressVector {
     pub fn remove(&self, peer: PeerId) -> bool {
         let mut core = self.domain.nic().lock();
         core.forget_way(peer);
-        core.engine.remove_address(peer)
+        core.engine.delivery_mut().remove_address(peer)
     }
 
     /// The address behind a name.
     #[must_use]
     pub fn address(&self, peer: PeerId) -> Option<Address> {
-        self.domain.nic().lock().engine.addresses().address(peer)
+        self.domain.nic().lock().engine.delivery().addresses().address(peer)
     }
 
     /// The name of an address, if it has one.
     #[must_use]
     pub fn find(&self, address: Address) -> Option<PeerId> {
         let core = self.domain.nic().lock();
-        let addresses = core.engine.addresses();
+        let addresses = core.engine.delivery().addresses();
         addresses.find(addresses.source_of(address))
     }
 }

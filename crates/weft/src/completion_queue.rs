@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weft_core::address::{Address, PeerId};
-use weft_core::event::{CompletionFlags, CompletionKind, Entry, Failure, QueueId};
+use weft_core::event::{CompletionEntry, CompletionFlags, CompletionKind, Failure, QueueId};
 use weft_core::memory::{LocalKey, Memory as _};
 use weft_mem::Buffer;
 use weft_mem::lock::Guard;
@@ -51,7 +51,7 @@ struct Inner {
 
 impl CompletionQueue {
     pub(crate) fn open(domain: &Domain, capacity: usize) -> CompletionQueue {
-        let id = domain.nic().lock().engine.open_queue(capacity);
+        let id = domain.nic().lock().engine.delivery_mut().open_queue(capacity);
         let (waiter, alarm) = (Waiter::default(), Alarm::default());
         CompletionQueue { inner: Arc::new(Inner { id, waiter, alarm, domain: domain.clone() }) }
     }
@@ -59,7 +59,7 @@ impl CompletionQueue {
     /// The oldest completion, if there is one.
     pub fn read(&self) -> Result<Option<Completion>> {
         let mut core = self.lock_with_completions();
-        if core.engine.completions(self.inner.id) == 0 && !core.stash.holds(self.inner.id) {
+        if core.engine.delivery().completions(self.inner.id) == 0 && !core.stash.holds(self.inner.id) {
             return self.found_nothing(core).map(|()| None);
         }
         // Filled where the caller will have it.
@@ -79,12 +79,13 @@ impl CompletionQueue {
     fn found_nothing(&self, core: Guard<'_, Core>) -> Result<()> {
         let nic = self.domain().nic();
         let busy = core.was_busy && nic.progress_mode() == Progress::Manual;
+        let asked_link = core.asked_link;
         core.check()?;
         drop(core);
         if busy {
             nic.backoff.reset();
         } else {
-            nic.backoff.found_nothing(nic, Awaited::Completion(self.inner.id));
+            nic.backoff.found_nothing(nic, Awaited::Completion(self.inner.id), asked_link);
         }
         Ok(())
     }
@@ -220,7 +221,7 @@ impl Drop for Inner {
         self.waiter.close(&mut core);
         let mut completion = Completion::empty();
         while core.completion(self.id, &mut completion) {}
-        core.engine.close_queue(self.id);
+        core.engine.delivery_mut().close_queue(self.id);
     }
 }
 
@@ -278,13 +279,13 @@ impl Completion {
     }
 
     /// As the engine keeps it, without its buffer.
-    fn to_entry(&self) -> Entry {
+    fn to_entry(&self) -> CompletionEntry {
         let flags = match (self.multi, self.announced) {
             (true, _) => CompletionFlags::of_multi(self.released),
             (false, true) => CompletionFlags::ANNOUNCED,
             (false, false) => CompletionFlags::NONE,
         };
-        Entry {
+        CompletionEntry {
             context: self.context,
             length: self.length,
             tag: self.tag,
@@ -374,7 +375,7 @@ impl Stash {
     }
 
     #[cold]
-    fn front_entry(&self, queue: QueueId) -> Option<(Entry, Option<Address>)> {
+    fn front_entry(&self, queue: QueueId) -> Option<(CompletionEntry, Option<Address>)> {
         let completion = self.queues.iter().find(|(id, _)| *id == queue)?.1.front()?;
         Some((completion.to_entry(), completion.source))
     }
@@ -406,7 +407,7 @@ impl Core {
     /// Appends the oldest completion of a queue; false: there is none.
     #[inline]
     fn read_into(&mut self, queue: QueueId, into: &mut Vec<Completion>) -> bool {
-        if self.engine.completions(queue) == 0 && !self.stash.holds(queue) {
+        if self.engine.delivery().completions(queue) == 0 && !self.stash.holds(queue) {
             return false;
         }
         into.push(Completion::empty());
@@ -421,17 +422,17 @@ impl Core {
     #[inline]
     fn fill_completion(&mut self, queue: QueueId, into: &mut Completion) -> bool {
         // Before it is taken out, so that none is lost should a device fail.
-        if self.engine.completions(queue) == 0 || !self.settle() {
+        if self.engine.delivery().completions(queue) == 0 || !self.settle() {
             return false;
         }
-        let Some(completion) = self.engine.peek_completion(queue) else { return false };
+        let Some(completion) = self.engine.delivery().peek_completion(queue) else { return false };
         into.context = completion.context;
         into.kind = completion.kind;
         into.result = completion.result;
         into.length = completion.length;
         into.tag = completion.tag;
         into.immediate = completion.immediate;
-        into.source = self.engine.completion_source(queue);
+        into.source = self.engine.delivery().completion_source(queue);
         into.peer = completion.peer;
         into.offset = completion.offset();
         into.multi = completion.flags.contains(CompletionFlags::MULTI);
@@ -440,9 +441,9 @@ impl Core {
         let local = completion.local;
         if local != LocalKey::NONE {
             // What was borrowed goes back to its lender by being dropped.
-            into.buffer = self.engine.memory_mut().take(local).filter(|buffer| !buffer.is_borrowed());
+            into.buffer = self.engine.delivery_mut().memory_mut().take(local).filter(|buffer| !buffer.is_borrowed());
         }
-        self.engine.drop_completion(queue);
+        self.engine.delivery_mut().drop_completion(queue);
         true
     }
 
@@ -454,7 +455,7 @@ impl Core {
         let limit = if self.settle() { limit } else { limit.min(self.stash.count(queue)) };
         let mut aside = if self.stash.queues.is_empty() { None } else { self.stash.front_entry(queue) };
         let mut count = 0;
-        let Some((addresses, shown, memory)) = self.engine.completions_of(queue) else { return 0 };
+        let Some((addresses, shown, memory)) = self.engine.delivery_mut().completions_of(queue) else { return 0 };
         while count < limit {
             let (ended, local, flags) = match (&aside, shown.front()) {
                 (Some((entry, source)), _) => (Ended::from(entry, *source), LocalKey::NONE, entry.flags),
@@ -475,7 +476,7 @@ impl Core {
                 memory.release(local);
             }
         }
-        self.engine.completions_taken(queue);
+        self.engine.delivery_mut().completions_taken(queue);
         count
     }
 

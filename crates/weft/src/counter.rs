@@ -44,7 +44,7 @@ struct Inner {
 
 impl Counter {
     pub(crate) fn open(domain: &Domain) -> Counter {
-        let id = domain.nic().lock().engine.open_counter();
+        let id = domain.nic().lock().engine.delivery_mut().open_counter();
         let (waiter, alarm) = (Waiter::default(), Alarm::default());
         Counter { inner: Arc::new(Inner { id, waiter, alarm, last: AtomicU64::new(0), domain: domain.clone() }) }
     }
@@ -147,9 +147,9 @@ impl Counter {
 
     fn change(&self, change: impl FnOnce(&mut Count)) {
         let mut core = self.domain().nic().lock();
-        let mut count = core.engine.counter(self.inner.id);
+        let mut count = core.engine.delivery().counter(self.inner.id);
         change(&mut count);
-        core.engine.set_counter(self.inner.id, count);
+        core.engine.delivery_mut().set_counter(self.inner.id, count);
         core.notify();
     }
 
@@ -162,7 +162,8 @@ impl Counter {
             core.progress();
         }
         core.settle();
-        let (count, busy) = (core.engine.counter(self.inner.id), manual && core.was_busy);
+        let (count, busy) = (core.engine.delivery().counter(self.inner.id), manual && core.was_busy);
+        let asked_link = core.asked_link;
         drop(core);
         // Who reads the same value over and over waits for another.
         if busy || self.inner.last.swap(count.value, Ordering::Relaxed) != count.value {
@@ -170,7 +171,7 @@ impl Counter {
         } else {
             let value = count.value.saturating_add(1);
             let awaited = Awaited::Count { counter: self.inner.id, value, errors: count.errors };
-            nic.backoff.found_nothing(nic, awaited);
+            nic.backoff.found_nothing(nic, awaited, asked_link);
         }
         count
     }

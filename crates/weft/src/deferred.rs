@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use weft_core::atomic::AtomicCall;
 use weft_core::command::{Command, CommandFlags, EndpointId, Operation, PostError, Receive};
-use weft_core::engine::Side;
+use weft_core::delivery::Side;
 use weft_core::event::{CounterId, Failure};
 use weft_core::limits::TRIGGERS_MAX;
 use weft_core::memory::LocalKey;
@@ -383,19 +383,20 @@ impl Core {
                 if matches!(command.operation, Operation::FetchAtomic | Operation::CompareAtomic) {
                     command.immediate = u64::from(command.local.0);
                 }
-                let known = self.engine.addresses().address(command.peer).map(|_| ()).ok_or(PostError::NoSuchPeer);
-                known.and_then(|()| self.engine.check(command))
+                let known =
+                    self.engine.delivery().addresses().address(command.peer).map(|_| ()).ok_or(PostError::NoSuchPeer);
+                known.and_then(|()| self.engine.delivery().check(command))
             }
             Pending::Receive(receive) => {
                 receive.counter = waiting.completion_counter;
-                self.engine.check_receive(receive)
+                self.engine.delivery().check_receive(receive)
             }
             Pending::Set(..) | Pending::Add(..) => Ok(()),
         };
         let (local, counter) = (waiting.pending.local(), waiting.counter);
         let armed = checked.and_then(|()| {
             let id = self.deferred.insert(waiting).ok_or(PostError::QueueFull)?;
-            self.engine.arm(counter, threshold, id.0).inspect_err(|_| {
+            self.engine.delivery_mut().arm(counter, threshold, id.0).inspect_err(|_| {
                 self.deferred.remove(id);
             })?;
             Ok(id)
@@ -404,12 +405,12 @@ impl Core {
     }
 
     fn take_back(&mut self, local: LocalKey) -> Option<Buffer> {
-        if local == LocalKey::NONE { None } else { self.engine.memory_mut().take(local) }
+        if local == LocalKey::NONE { None } else { self.engine.delivery_mut().memory_mut().take(local) }
     }
 
     fn withdraw(&mut self, id: DeferredId) -> Option<Withdrawn> {
         let waiting = self.deferred.remove(id)?;
-        self.engine.disarm(id.0);
+        self.engine.delivery_mut().disarm(id.0);
         let context = match &waiting.pending {
             Pending::Command(command) | Pending::Parts(command, _) => command.context,
             Pending::Receive(receive) => receive.context,
@@ -450,7 +451,7 @@ impl Core {
                 }
             }
         }
-        self.engine.close_counter(counter);
+        self.engine.delivery_mut().close_counter(counter);
     }
 
     /// Does what counters have triggered, and what waited for room, as far as there is any.
@@ -462,7 +463,7 @@ impl Core {
         self.deferred.firing = true;
         loop {
             let mut moved = self.retry_deferred();
-            while let Some(token) = self.engine.poll_triggered() {
+            while let Some(token) = self.engine.delivery_mut().poll_triggered() {
                 let id = DeferredId(token);
                 let Some(waiting) = self.deferred.get(id) else { continue };
                 let lane = waiting.pending.lane();
@@ -473,14 +474,14 @@ impl Core {
                 }
             }
             if moved {
-                self.engine.memory_mut().advance();
+                self.engine.delivery_mut().memory_mut().advance();
                 self.unblock();
                 if self.engine.is_urgent() {
                     let now = self.now();
                     self.transmit(now);
                 }
             }
-            if !self.engine.has_triggered() {
+            if !self.engine.delivery().has_triggered() {
                 break;
             }
         }
@@ -520,20 +521,17 @@ impl Core {
             Pending::Parts(command, ranges) => {
                 self.attempt_command(&command, Some(&*ranges), waiting.completion_counter)
             }
-            Pending::Receive(receive) => {
-                let now = self.now();
-                match self.engine.post_receive(now, &receive) {
-                    Ok(()) => true,
-                    Err(PostError::QueueFull | PostError::CompletionQueueFull) => false,
-                    Err(error) => self.engine.reject_receive(&receive, failure_of(error)),
-                }
-            }
+            Pending::Receive(receive) => match self.engine.delivery_mut().post_receive(&receive) {
+                Ok(()) => true,
+                Err(PostError::QueueFull | PostError::CompletionQueueFull) => false,
+                Err(error) => self.engine.delivery_mut().reject_receive(&receive, failure_of(error)),
+            },
             Pending::Set(counter, value) => {
-                let count = self.engine.counter(counter);
+                let count = self.engine.delivery().counter(counter);
                 self.change_counter(counter, weft_core::event::Counter { value, ..count }, waiting.completion_counter)
             }
             Pending::Add(counter, value) => {
-                let count = self.engine.counter(counter);
+                let count = self.engine.delivery().counter(counter);
                 let value = count.value.wrapping_add(value);
                 self.change_counter(counter, weft_core::event::Counter { value, ..count }, waiting.completion_counter)
             }
@@ -550,9 +548,9 @@ impl Core {
         to: weft_core::event::Counter,
         completion_counter: Option<CounterId>,
     ) -> bool {
-        self.engine.set_counter(counter, to);
+        self.engine.delivery_mut().set_counter(counter, to);
         if let Some(counter) = completion_counter {
-            self.engine.count_done(counter);
+            self.engine.delivery_mut().count_done(counter);
         }
         true
     }
@@ -565,7 +563,7 @@ impl Core {
     ) -> bool {
         let mut command = *command;
         if let Some(counter) = completion_counter {
-            self.engine.count_end(&mut command, counter);
+            self.engine.delivery_mut().count_end(&mut command, counter);
         }
         let posted = match ranges {
             Some(ranges) => self.post_parts(&command, ranges),
@@ -580,13 +578,13 @@ impl Core {
         match posted {
             Ok(()) => true,
             Err(PostError::QueueFull | PostError::CompletionQueueFull) => {
-                self.engine.uncount_end(&mut command);
+                self.engine.delivery_mut().uncount_end(&mut command);
                 false
             }
             Err(error) => {
-                let told = self.engine.reject(&command, failure_of(error));
+                let told = self.engine.delivery_mut().reject(&command, failure_of(error));
                 if !told {
-                    self.engine.uncount_end(&mut command);
+                    self.engine.delivery_mut().uncount_end(&mut command);
                 }
                 told
             }

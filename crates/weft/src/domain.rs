@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use weft_core::engine::{Config, EndpointKind, Engine, State, Statistics};
+use weft_core::delivery::EndpointKind;
+use weft_core::engine::{Config, Engine, State, Statistics};
 use weft_core::memory::Access;
 use weft_link::Link;
 use weft_link::udp::{self, UdpLink};
@@ -144,7 +145,7 @@ impl Domain {
     #[must_use]
     pub fn transfer_counters(&self) -> TransferCounters {
         let core = self.nic().lock();
-        TransferCounters { staging: core.engine.memory().staging_counters(), staged: core.link.staged() }
+        TransferCounters { staging: core.engine.delivery().memory().staging_counters(), staged: core.link.staged() }
     }
 
     /// How much the engine keeps.
@@ -306,7 +307,7 @@ impl DomainBuilder {
     }
 
     /// Opens it on a UDP socket. Port 0: any that is free.
-    pub fn udp(self, bind: impl ToSocketAddrs) -> Result<Domain> {
+    pub fn udp(mut self, bind: impl ToSocketAddrs) -> Result<Domain> {
         let doing = "open a UDP socket";
         let mut addresses = bind.to_socket_addrs().map_err(Error::system("resolve the address to bind to"))?;
         let none = || Error::system(doing)(std::io::ErrorKind::AddrNotAvailable.into());
@@ -319,6 +320,7 @@ impl DomainBuilder {
                 Local::open(link.local(), self.fabric.session_id(), self.config.commands_max).ok()
             }
         };
+        self.config.host_address = Some(link.local().ip()).filter(|_| self.decorators.is_empty());
         self.open(Box::new(link), local)
     }
 

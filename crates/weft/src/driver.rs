@@ -12,6 +12,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use weft_core::command::EndpointId;
+use weft_core::delivery::Transport;
 use weft_core::engine::{Engine, Piece, Transmit};
 use weft_core::event::{CounterId, QueueId};
 use weft_core::time::Time;
@@ -25,9 +26,10 @@ use crate::completion_queue::Stash;
 use crate::deferred::DeferredList;
 use crate::error::{Error, Result};
 use crate::limits::{
-    DRAIN_ROUNDS_MAX, FLUSH_US, LINGER_MAX_US, LINGER_ROUND_US, LINK_POLL_US, LINK_RETRY_US, LOOKS_PER_ROUND,
-    PIECES_PER_BATCH, RECEIVE_ROUNDS_MAX, SPIN_US, STAND_IN_US, TICKS_BETWEEN_LOOKS, TRANSMIT_BATCH_MAX,
-    TRANSMIT_BYTES, TRANSMIT_PIECES, UNAWAITED_PER_ROUND,
+    BATCH_ROUNDS, DRAIN_ROUNDS_MAX, FLUSH_US, LINGER_MAX_US, LINGER_PATIENCES, LINGER_ROUND_US, LINK_POLL_US,
+    LINK_RETRY_US, LONG_DATAGRAM_BYTES, LOOKS_PER_ROUND, PIECES_PER_BATCH, RECEIVE_ROUNDS_MAX, SPIN_US, STAND_IN_US,
+    TICKS_BETWEEN_LOOKS, TRANSMIT_BATCH_BYTES, TRANSMIT_BATCH_MAX, TRANSMIT_BYTES, TRANSMIT_PIECES,
+    UNAWAITED_PER_ROUND,
 };
 use crate::local::Local;
 use crate::poll_backoff::PollBackoff;
@@ -156,11 +158,12 @@ impl Nic {
         self.linger_inside(|| self.core.try_visit(), None);
     }
 
-    /// Works until targets have what was posted; not for long where they take nothing.
+    /// Works until targets have what was posted, as long as they go on to take some of it, and no longer than
+    /// [`LINGER_PATIENCES`] times what it waits for one that takes nothing.
     fn linger_inside<'a>(&self, enter: impl Fn() -> Option<Guard<'a, Core>>, of: Option<EndpointId>) {
         let patience = Duration::from_micros(LINGER_MAX_US);
-        let (mut left, mut fewest) = (patience, usize::MAX);
-        while !left.is_zero() {
+        let (mut left, mut left_in_all, mut fewest) = (patience, patience * LINGER_PATIENCES, usize::MAX);
+        while !left.is_zero() && !left_in_all.is_zero() {
             let start = Instant::now();
             if let Some(mut core) = enter() {
                 core.progress_and_acknowledge();
@@ -175,7 +178,8 @@ impl Nic {
             }
             std::thread::yield_now();
             // A round that took long was not at work: who is kept from the processor sends nothing again meanwhile.
-            left = left.saturating_sub(start.elapsed().min(Duration::from_micros(LINGER_ROUND_US)));
+            let round = start.elapsed().min(Duration::from_micros(LINGER_ROUND_US));
+            (left, left_in_all) = (left.saturating_sub(round), left_in_all.saturating_sub(round));
         }
     }
 
@@ -232,6 +236,8 @@ pub(crate) struct Core {
     unawaited: u32,
     /// The last round of progress did something.
     pub(crate) was_busy: bool,
+    /// The last round of progress looked at the link, too: that is a system call at least.
+    pub(crate) asked_link: bool,
     pub(crate) stash: Stash,
     pub(crate) deferred: DeferredList,
     start: Instant,
@@ -256,11 +262,10 @@ pub(crate) struct Core {
 
 impl Core {
     pub(crate) fn new(engine: Engine<HostMemory>, link: Box<dyn Link>, local: Option<Local>) -> Core {
-        let nowhere = link.local();
         // Each is used as soon as that many wait together, which may be late: then nothing shall be allocated any more.
         let transmit = || {
             let (bytes, pieces) = (Vec::with_capacity(TRANSMIT_BYTES), Vec::with_capacity(TRANSMIT_PIECES));
-            Transmit { to: nowhere, bytes, pieces, ..Transmit::default() }
+            Transmit { bytes, pieces, ..Transmit::default() }
         };
         Core {
             engine,
@@ -271,6 +276,7 @@ impl Core {
             rounds: 0,
             unawaited: 0,
             was_busy: false,
+            asked_link: false,
             stash: Stash::default(),
             deferred: DeferredList::default(),
             start: Instant::now(),
@@ -299,16 +305,20 @@ impl Core {
     /// and then; so are peers that come and go.
     #[inline]
     pub(crate) fn progress(&mut self) {
-        self.was_busy = false;
+        (self.was_busy, self.asked_link) = (false, false);
         let Some(local) = &mut self.local else { return self.progress_packets() };
-        let mut busy = local.progress(&mut self.engine);
+        let mut busy = local.progress(self.engine.delivery_mut());
         // Who comes back to look again takes several times as long: a message may come just now.
         for _ in 0..LOOKS_PER_ROUND {
             if busy {
                 break;
             }
-            busy = local.has_work() && local.progress(&mut self.engine);
+            busy = local.has_work() && local.progress(self.engine.delivery_mut());
         }
+        if local.has_displaced() {
+            self.send_displaced();
+        }
+        let Some(local) = &self.local else { return };
         self.rounds = self.rounds.wrapping_add(1);
         self.was_busy = busy;
         let rare = busy || local.has_channels() && self.engine.is_quiet();
@@ -328,13 +338,14 @@ impl Core {
     pub(crate) fn progress_all(&mut self) {
         if let Some(local) = &mut self.local {
             self.looked_at = ticks();
-            local.attend(&mut self.engine);
-            local.progress(&mut self.engine);
+            local.attend(self.engine.delivery_mut());
+            local.progress(self.engine.delivery_mut());
+            self.send_displaced();
         }
         self.progress_packets();
         let hastened = self.engine.hasten_acks(Time::NEVER);
-        if hastened || self.engine.has_late() {
-            self.engine.handle_late();
+        if hastened || self.engine.has_deferred_ack() {
+            self.engine.handle_deferred_ack();
             if hastened {
                 let now = self.now();
                 self.transmit(now);
@@ -354,8 +365,9 @@ impl Core {
     }
 
     fn progress_packets(&mut self) {
+        self.asked_link = true;
         let now = self.now();
-        self.engine.handle_late();
+        self.engine.handle_deferred_ack();
         self.was_busy |= self.receive(now) > 0;
         if self.engine.poll_timeout() <= now && self.broken != Some(Broken::Thread) {
             // Whoever was asleep finds his answers in the socket: they come before the conclusion that there are none.
@@ -366,7 +378,7 @@ impl Core {
             }
             // Whom nothing is heard of is asked again when it is due: early enough for what the network says of it.
             while let Some(notice) = self.link.poll_notice() {
-                self.engine.handle_absent(now, notice.to, notice.quoted());
+                self.engine.handle_absent(now, notice.path, notice.quoted());
             }
             self.engine.handle_timeout(now);
         }
@@ -382,23 +394,31 @@ impl Core {
     /// anything goes out that tells a peer of it. False: a device has failed.
     #[inline]
     pub(crate) fn settle(&mut self) -> bool {
-        if self.engine.memory_mut().settle().is_err() {
+        if self.engine.delivery_mut().memory_mut().settle().is_err() {
             self.device_failed = true;
             self.abandoned = true;
         }
         !self.device_failed
     }
 
+    /// Posts what was meant for peers on this machine that take no channel.
+    pub(crate) fn send_displaced(&mut self) {
+        let Core { local, engine, .. } = self;
+        if let Some(local) = local {
+            local.send_displaced(|command| engine.post_admitted(command));
+        }
+    }
+
     /// After something was posted: sends it at once unless company will come soon.
     pub(crate) fn posted(&mut self, now: Time, more: bool) {
-        self.engine.memory_mut().advance();
+        self.engine.delivery_mut().memory_mut().advance();
         if more {
             self.flush_at = self.flush_at.min(now.plus_micros(FLUSH_US));
         } else if self.engine.is_urgent() {
             self.transmit(now);
         }
         // It has waited for what was posted to go first.
-        self.engine.handle_late();
+        self.engine.handle_deferred_ack();
         self.notify();
     }
 
@@ -428,7 +448,11 @@ impl Core {
     /// Requests of peers on this machine that waited for what the user has just done.
     #[inline]
     pub(crate) fn unblock(&mut self) {
-        if self.local.as_ref().is_some_and(|local| local.is_blocked() || self.engine.has_matched()) {
+        if self
+            .local
+            .as_ref()
+            .is_some_and(|local| local.is_blocked() || self.engine.delivery().has_decided(Transport::Shm))
+        {
             self.unblock_some();
         }
     }
@@ -436,11 +460,11 @@ impl Core {
     #[cold]
     fn unblock_some(&mut self) {
         if let Some(local) = &mut self.local
-            && local.progress(&mut self.engine)
+            && local.progress(self.engine.delivery_mut())
         {
             // One round, of what may be many: who sleeps, since nothing could be done, goes on with it.
             local.set_changed();
-            self.engine.memory_mut().advance();
+            self.engine.delivery_mut().memory_mut().advance();
             self.notify();
         }
     }
@@ -485,27 +509,34 @@ impl Core {
         if self.abandoned {
             return 0;
         }
-        for _ in 0..RECEIVE_ROUNDS_MAX {
+        let looks_on = self.shares_processor.load(Ordering::Relaxed);
+        let mut rounds = 0;
+        while rounds < RECEIVE_ROUNDS_MAX {
+            let mut bytes = 0;
             let received = link.receive(&mut |incoming| {
-                let (from, marked) = (incoming.from, incoming.marked);
+                let (path, marked) = (incoming.path, incoming.marked);
+                bytes += incoming.bytes.len();
                 for datagram in incoming.datagrams() {
-                    engine.handle_datagram_early(now, from, datagram, marked);
+                    engine.handle_datagram_early(now, path, datagram, marked);
                 }
             });
             match received {
+                // A part of something long is mostly not the last, and where processors are shared its program gives its
+                // turn away as soon as it comes back with nothing.
+                Ok(1) if looks_on && bytes >= LONG_DATAGRAM_BYTES => (calls, rounds) = (calls + 1, rounds + 1),
                 // A lone datagram is worth more now than another empty look: what waits for it goes on first.
                 Ok(count @ (0 | 1)) => {
                     calls += count;
                     break;
                 }
-                Ok(count) => calls += count,
+                Ok(count) => (calls, rounds) = (calls + count, rounds + BATCH_ROUNDS),
                 Err(error) => {
                     self.broken = Some(Broken::Link(error.kind()));
                     break;
                 }
             }
         }
-        engine.memory_mut().advance();
+        engine.delivery_mut().memory_mut().advance();
         calls
     }
 
@@ -518,10 +549,14 @@ impl Core {
         loop {
             if self.sent == self.filled {
                 (self.sent, self.filled) = (0, 0);
+                let mut bytes = 0;
                 for transmit in &mut self.transmits {
-                    if !self.engine.has_output(now) || !self.engine.poll_transmit(now, transmit) {
+                    // What is long is summed while it is polled, and its receiver waits for the first of it.
+                    let enough = bytes >= TRANSMIT_BATCH_BYTES || !self.engine.has_output(now);
+                    if enough || !self.engine.poll_transmit(now, transmit) {
                         break;
                     }
+                    bytes += transmit.length();
                     self.filled += 1;
                 }
                 if self.filled == 0 {
@@ -546,10 +581,10 @@ impl Core {
                     }
                     return;
                 }
-                Err(SendError::TooBig { to }) => {
+                Err(SendError::TooBig { path }) => {
                     // What was too big is lost; the engine withdraws it, and cuts it anew.
-                    let mtu = self.link.mtu(to);
-                    self.engine.handle_too_big(now, to, mtu);
+                    let mtu = self.link.mtu(path);
+                    self.engine.handle_too_big(now, path, mtu);
                     self.sent += 1;
                 }
                 Err(SendError::Failed(error)) => {
@@ -564,14 +599,14 @@ impl Core {
     /// Gives the link those from `sent` to `filled`; gives how many are settled.
     fn send(&mut self) -> Result<usize, SendError> {
         let waiting = self.transmits.get(self.sent..self.filled).unwrap_or_default();
-        let memory = self.engine.memory();
+        let memory = self.engine.delivery().memory();
         if let [alone] = waiting
             && let [piece] = alone.pieces.as_slice()
             && let Some(Sendable::Host(segment)) = sendable(memory, alone, piece)
         {
             // What latency is about: one datagram, in one piece.
-            let Transmit { to, segment_bytes, class, may_fragment, .. } = *alone;
-            return self.link.send(&[Outgoing { to, pieces: &[segment], segment_bytes, class, may_fragment }]);
+            let Transmit { path, segment_bytes, class, may_fragment, .. } = *alone;
+            return self.link.send(&[Outgoing { path, pieces: &[segment], segment_bytes, class, may_fragment }]);
         }
         let mut segments = recycle(std::mem::take(&mut self.segments));
         // The engine may have let go of memory since it filled them: those from the first such on wait for their turn.
@@ -595,8 +630,8 @@ impl Core {
         for transmit in waiting.iter().take(whole) {
             let (pieces, behind) = rest.split_at_checked(transmit.pieces.len()).unwrap_or((rest, &[]));
             rest = behind;
-            let Transmit { to, segment_bytes, class, may_fragment, .. } = *transmit;
-            outgoing.push(Outgoing { to, pieces, segment_bytes, class, may_fragment });
+            let Transmit { path, segment_bytes, class, may_fragment, .. } = *transmit;
+            outgoing.push(Outgoing { path, pieces, segment_bytes, class, may_fragment });
         }
         let result = if outgoing.is_empty() { Ok(1) } else { self.link.send(&outgoing) };
         self.outgoing = recycle(outgoing);
@@ -606,7 +641,7 @@ impl Core {
 
     /// When the next round is due without anything coming in.
     fn next_time(&self) -> Time {
-        if self.engine.has_late() {
+        if self.engine.has_deferred_ack() {
             return Time(0);
         }
         let mut next = self.engine.poll_timeout().min(self.retry_at).min(self.flush_at);
@@ -620,7 +655,7 @@ impl Core {
     /// for, and those who sleep longer than they may.
     #[inline(always)]
     pub(crate) fn notify(&mut self) {
-        if self.engine.has_triggered() || self.deferred.is_waiting() {
+        if self.engine.delivery().has_triggered() || self.deferred.is_waiting() {
             self.fire();
         }
         if !self.armed.is_empty() {
@@ -658,13 +693,15 @@ impl Core {
     pub(crate) fn is_ready(&self, awaited: Awaited) -> bool {
         match awaited {
             Awaited::Timeout => false,
-            Awaited::Completion(queue) => self.engine.completions(queue) > 0 || self.stash.holds(queue),
+            Awaited::Completion(queue) => self.engine.delivery().completions(queue) > 0 || self.stash.holds(queue),
             Awaited::Completions { queue, count } => {
-                self.stash.count(queue).saturating_add(self.engine.completions(queue)) >= count
+                self.stash.count(queue).saturating_add(self.engine.delivery().completions(queue)) >= count
             }
-            Awaited::Fresh(queues) => queues.into_iter().flatten().any(|queue| self.engine.completions(queue) > 0),
+            Awaited::Fresh(queues) => {
+                queues.into_iter().flatten().any(|queue| self.engine.delivery().completions(queue) > 0)
+            }
             Awaited::Count { counter, value, errors } => {
-                let count = self.engine.counter(counter);
+                let count = self.engine.delivery().counter(counter);
                 count.value >= value || count.errors != errors
             }
         }
@@ -746,7 +783,7 @@ fn send_from_devices(
     };
     let pieces: Vec<Vec<Sendable<'_>>> = waiting.iter().map_while(whole).collect();
     let outgoing = waiting.iter().zip(&pieces).map(|(transmit, pieces)| OutgoingAnywhere {
-        to: transmit.to,
+        path: transmit.path,
         pieces,
         segment_bytes: transmit.segment_bytes,
         class: transmit.class,

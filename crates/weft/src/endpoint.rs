@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use weft_core::address::{Address, PeerId};
 use weft_core::command::{Command, CommandFlags, EndpointId, Level, Operation, PostError, Receive};
-use weft_core::engine::{Bindings, ClaimId, EndpointKind, Opening, Peek, Peeked, Side};
+use weft_core::delivery::{Bindings, ClaimId, EndpointKind, Opening, Peek, Peeked, Side};
 use weft_core::event::{Failure, QueueId};
 use weft_core::memory::LocalKey;
 use weft_mem::limits::INJECT_MAX_BYTES;
@@ -200,9 +200,9 @@ impl Endpoint {
         let mut core = domain.nic().lock();
         let receives_from = options.receives_from.as_ref().map(Endpoint::id);
         let (number, speaks_as, datagrams_kept) = (options.number, options.speaks_as, options.datagrams_kept);
-        let opening = Opening { number, speaks_as, receives_from, datagrams_kept };
-        let id = core.engine.open_endpoint_with(options.kind, bindings, &opening)?;
-        let number = core.engine.endpoint_number(id).ok_or(PostError::NoSuchEndpoint)?;
+        let opening = Opening { number, source_alias: speaks_as, srx: receives_from, datagrams_kept };
+        let id = core.engine.delivery_mut().open_endpoint_with(options.kind, bindings, &opening)?;
+        let number = core.engine.delivery().endpoint_number(id).ok_or(PostError::NoSuchEndpoint)?;
         drop(core);
         let address = Address { socket: domain.local(), endpoint: number };
         let next_context = AtomicU64::new(1 << 63);
@@ -253,7 +253,7 @@ impl Endpoint {
             && let Some(local) = &mut core.local
         {
             // What peers do to memory that they have mapped is not counted: they ask anew, and are refused.
-            local.revoke_granted_at(&mut core.engine, self.inner.id);
+            local.revoke_granted_at(core.engine.delivery_mut(), self.inner.id);
         }
         drop(guard);
         self.inner.bound_later.lock().unwrap_or_else(PoisonError::into_inner).push(more);
@@ -276,9 +276,9 @@ impl Endpoint {
         if side == Side::Transmit
             && let Some(local) = &mut core_ref.local
         {
-            core_ref.engine.silence_endpoint(id, true);
-            local.end_commands(&mut core_ref.engine, id);
-            core_ref.engine.silence_endpoint(id, false);
+            core_ref.engine.delivery_mut().silence_endpoint(id, true);
+            local.end_commands(core_ref.engine.delivery_mut(), id);
+            core_ref.engine.delivery_mut().silence_endpoint(id, false);
         }
         core.engine.close_side(now, id, side, notices);
         core.unblock();
@@ -324,7 +324,7 @@ impl Endpoint {
         let mut cancelled = core.engine.cancel(now, self.inner.id, context);
         let core_ref = &mut *core;
         if !cancelled && let Some(local) = &mut core_ref.local {
-            cancelled = local.cancel(&mut core_ref.engine, self.inner.id, context);
+            cancelled = local.cancel(core_ref.engine.delivery_mut(), self.inner.id, context);
         }
         core.posted(now, false);
         cancelled
@@ -342,7 +342,7 @@ impl Endpoint {
         let core_ref = &mut *core;
         core_ref.engine.restrict_endpoint(now, self.inner.id, peer)?;
         if let Some(local) = &mut core_ref.local {
-            local.restrict_endpoint(&mut core_ref.engine, self.inner.id);
+            local.restrict_endpoint(core_ref.engine.delivery_mut(), self.inner.id);
         }
         core.transmit(now);
         core.notify();
@@ -353,10 +353,10 @@ impl Endpoint {
         self.inner.id
     }
 
-    /// Before a command is posted: who closes the endpoint may not have heard of its end.
+    /// Before a command is posted that is not done at once: the endpoint may be closed before it has ended.
     #[inline]
     pub(crate) fn will_post(&self, command: &Command) {
-        if command.has(CommandFlags::SILENT) || command.level == Level::Injected {
+        if is_unawaited(command) {
             self.inner.injected.store(true, Ordering::Relaxed);
         }
     }
@@ -382,7 +382,7 @@ impl Endpoint {
         }
         let mut core = self.domain().nic().lock();
         let core = &mut *core;
-        let done = core.local.as_mut()?.do_and_report(&mut core.engine, command, bytes)?;
+        let done = core.local.as_mut()?.do_and_report(core.engine.delivery_mut(), command, bytes)?;
         core.notify();
         Some(done)
     }
@@ -396,30 +396,30 @@ impl Endpoint {
     ) -> Result<u64, Refused> {
         command.context = self.context(context);
         command.flags = command.flags.without(CommandFlags::PART | CommandFlags::COUNTED);
-        self.will_post(&command);
         let mut core = self.domain().nic().lock();
         let payload = match core.do_local_at_once(&mut command, payload) {
             Ok(()) => return Ok(command.context),
             Err(NotDone::Refused(refused)) => return Err(refused),
             Err(NotDone::Later(payload)) => core.copy_short(&mut command, payload),
         };
+        self.will_post(&command);
         core.attach_payload(&mut command, payload)?;
         if let Some(posted) = core.post_local(&mut command) {
             return match posted {
                 Ok(()) => Ok(command.context),
                 Err(error) => {
-                    let buffer = core.engine.memory_mut().take(command.local);
+                    let buffer = core.engine.delivery_mut().memory_mut().take(command.local);
                     Err(Refused { error: error.into(), buffer })
                 }
             };
         }
         let now = core.now();
         if let Err(error) = core.engine.post(now, &command) {
-            let buffer = core.engine.memory_mut().take(command.local);
+            let buffer = core.engine.delivery_mut().memory_mut().take(command.local);
             return Err(Refused { error: error.into(), buffer });
         }
         core.posted(now, command.has(CommandFlags::MORE));
-        if command.has(CommandFlags::SILENT) || command.level == Level::Injected {
+        if is_unawaited(&command) {
             core.posted_unawaited();
         }
         Ok(command.context)
@@ -437,7 +437,7 @@ impl Endpoint {
         let mut core = self.domain().nic().lock();
         core.attach_payload(&mut whole, payload)?;
         core.post_parts(&whole, ranges).map_err(|error| {
-            let buffer = core.engine.memory_mut().take(whole.local);
+            let buffer = core.engine.delivery_mut().memory_mut().take(whole.local);
             Refused { error: error.into(), buffer }
         })
     }
@@ -465,11 +465,11 @@ impl Endpoint {
     pub(crate) fn enlist_lent(&self, mut receive: Receive, lent: Lent) -> Result<(), Refused> {
         let mut core = self.domain().nic().lock();
         let core = &mut *core;
-        receive.local = match core.engine.memory_mut().attach_lent(lent) {
+        receive.local = match core.engine.delivery_mut().memory_mut().attach_lent(lent) {
             Some(local) => local,
             None => core.attach(lent.into())?,
         };
-        if !core.engine.enlist_simply(&receive, lent.len() as u64) {
+        if !core.engine.delivery_mut().post_receive_fast(&receive, lent.len() as u64) {
             core.post_receive_anyhow(None, receive)?;
         }
         core.received();
@@ -486,7 +486,7 @@ impl Endpoint {
         let core = &mut *core;
         let length = buffer.len() as u64;
         receive.local = core.attach(buffer)?;
-        if claim.is_some() || !core.engine.enlist_simply(receive, length) {
+        if claim.is_some() || !core.engine.delivery_mut().post_receive_fast(receive, length) {
             core.post_receive_anyhow(claim, *receive)?;
         }
         core.received();
@@ -498,12 +498,10 @@ impl Endpoint {
         receive.endpoint = self.inner.id;
         let nic = self.domain().nic();
         let mut core = nic.lock();
-        let now = core.now();
-        let mut found = core.engine.peek(now, &receive, peek)?;
+        let mut found = core.engine.delivery_mut().peek(&receive, peek)?;
         if found.is_none() && nic.progress_mode() == Progress::Manual {
             core.progress();
-            let now = core.now();
-            found = core.engine.peek(now, &receive, peek)?;
+            found = core.engine.delivery_mut().peek(&receive, peek)?;
         }
         if found.is_none() {
             core.check()?;
@@ -515,11 +513,16 @@ impl Endpoint {
 
     pub(crate) fn discard_claimed(&self, claim: ClaimId) -> Result<()> {
         let mut core = self.domain().nic().lock();
-        let now = core.now();
-        core.engine.discard_claimed(now, self.inner.id, claim)?;
+        core.engine.delivery_mut().discard_claimed(self.inner.id, claim)?;
         core.received();
         Ok(())
     }
+}
+
+/// Whether the poster of a command waits for nothing: it hears no more of it, unless it fails.
+#[inline]
+fn is_unawaited(command: &Command) -> bool {
+    command.has(CommandFlags::SILENT) || command.level == Level::Injected
 }
 
 impl fmt::Debug for Endpoint {
@@ -546,7 +549,7 @@ impl Drop for Inner {
         let now = core.now();
         core.drop_deferred_of(self.id, None);
         if self.options.quiet_close {
-            core.engine.silence_endpoint(self.id, true);
+            core.engine.delivery_mut().silence_endpoint(self.id, true);
         }
         core.close_local(self.id);
         core.engine.close_endpoint(now, self.id);
@@ -561,8 +564,9 @@ impl Core {
     /// Posts a command whose peer is on this machine; `None`: it goes as packets.
     #[inline]
     pub(crate) fn post_local(&mut self, command: &mut Command) -> Option<Result<(), PostError>> {
+        self.send_displaced();
         let shares_processor = self.shares_processor.load(Ordering::Relaxed);
-        let posted = self.local.as_mut()?.post(&mut self.engine, command, shares_processor)?;
+        let posted = self.local.as_mut()?.post(self.engine.delivery_mut(), command, shares_processor)?;
         self.notify();
         Some(posted)
     }
@@ -576,14 +580,14 @@ impl Core {
         }
         let bytes = match &payload {
             Payload::Copy(bytes) => Some(Segment::from_slice(bytes)),
-            Payload::Whole(buffer) if self.engine.memory().has_room() => buffer.segment(),
+            Payload::Whole(buffer) if self.engine.delivery().memory().has_room() => buffer.segment(),
             Payload::Lent(buffer) => buffer.segment(),
             _ => None,
         };
         let short = bytes.and_then(|bytes| Some((bytes, u32::try_from(bytes.len()).ok()?)));
         let Some((bytes, length)) = short else { return Err(NotDone::Later(payload)) };
         command.length = length;
-        let admitted = match local.do_at_once(&mut self.engine, command, bytes) {
+        let admitted = match local.do_at_once(self.engine.delivery_mut(), command, bytes) {
             None => return Err(NotDone::Later(payload)),
             Some(Err(error)) => {
                 let buffer = match payload {
@@ -598,7 +602,7 @@ impl Core {
             Payload::Whole(buffer) => self.attach(buffer).unwrap_or(LocalKey::NONE),
             _ => LocalKey::NONE,
         };
-        self.engine.report_done(command, admitted, local);
+        self.engine.delivery_mut().report_done(command, admitted, local);
         self.notify();
         Ok(())
     }
@@ -618,10 +622,10 @@ impl Core {
         let limit = if is_shared { INJECT_MAX_BYTES } else { COPIED_MAX_BYTES };
         let Some(bytes) = buffer.segment().filter(|bytes| bytes.len() <= limit) else { return payload };
         let goes_local = self.local.as_ref().is_some_and(|local| local.reaches(command.endpoint, command.peer));
-        if goes_local || !self.engine.has_room_for(1) {
+        if goes_local || self.engine.room_for_commands() == 0 {
             return payload;
         }
-        let Ok(key) = self.engine.memory_mut().attach_copy(bytes) else { return payload };
+        let Ok(key) = self.engine.delivery_mut().memory_mut().attach_copy(bytes) else { return payload };
         (command.level, command.local, command.length) = (Level::Injected, key, bytes.len() as u32);
         if let Payload::Lent(buffer) = payload {
             buffer.discard();
@@ -632,15 +636,12 @@ impl Core {
     /// Posts a receive whose buffer is attached, and which is not as simple as most.
     #[inline(never)]
     fn post_receive_anyhow(&mut self, claim: Option<ClaimId>, receive: Receive) -> Result<(), Refused> {
-        // Only a message that waits as packets brings timers into it.
-        let waits = claim.is_some() || self.engine.has_unexpected(receive.endpoint);
-        let now = if waits { self.now() } else { self.engine.clock() };
         let posted = match claim {
-            None => self.engine.post_receive(now, &receive),
-            Some(claim) => self.engine.receive_claimed(now, claim, &receive),
+            None => self.engine.delivery_mut().post_receive(&receive),
+            Some(claim) => self.engine.delivery_mut().receive_claimed(claim, &receive),
         };
         posted.map_err(|error| {
-            let buffer = self.engine.memory_mut().take(receive.local);
+            let buffer = self.engine.delivery_mut().memory_mut().take(receive.local);
             Refused { error: error.into(), buffer }
         })
     }
@@ -660,22 +661,23 @@ impl Core {
 
     pub(crate) fn post_parts(&mut self, whole: &Command, ranges: &[RemoteRange]) -> Result<(), PostError> {
         let local = self.local.as_mut();
-        let room = local.and_then(|local| local.has_room(&self.engine, whole.endpoint, whole.peer, ranges.len()));
-        if !room.unwrap_or_else(|| self.engine.has_room_for(ranges.len())) {
+        let room =
+            local.and_then(|local| local.has_room(self.engine.delivery(), whole.endpoint, whole.peer, ranges.len()));
+        if !room.unwrap_or_else(|| ranges.len() <= self.engine.room_for_commands()) {
             return Err(PostError::QueueFull);
         }
-        self.engine.addresses().address(whole.peer).ok_or(PostError::NoSuchPeer)?;
+        self.engine.delivery().addresses().address(whole.peer).ok_or(PostError::NoSuchPeer)?;
         let parts = vector::parts(whole, ranges)?;
-        let group = self.engine.open_group(whole, ranges.len() as u32)?;
+        let group = self.engine.delivery_mut().open_vector_op(whole, ranges.len() as u32)?;
         let now = self.now();
         // What a part triggers must not take the room of the next one.
         let held = self.deferred.hold(true);
         for part in parts {
-            let mut part = self.engine.part(group, &part);
+            let mut part = self.engine.delivery().part(group, &part);
             let local = self.post_local(&mut part);
             if local.unwrap_or_else(|| self.engine.post(now, &part)).is_err() {
                 // There was room for all of them, and nothing else can be wrong: but the user must hear of the rest.
-                self.engine.report(&part, Err(Failure::LocalFault));
+                self.engine.delivery_mut().report(&part, Err(Failure::LocalFault));
             }
         }
         self.deferred.hold(held);
@@ -685,14 +687,14 @@ impl Core {
 
     fn close_local(&mut self, endpoint: EndpointId) {
         if let Some(local) = &mut self.local {
-            local.close_endpoint(&mut self.engine, endpoint);
+            local.close_endpoint(self.engine.delivery_mut(), endpoint);
         }
     }
 
     /// Makes a buffer the engine's; an empty one is none.
     #[inline]
     pub(crate) fn attach(&mut self, buffer: Buffer) -> Result<LocalKey, Refused> {
-        self.engine.memory_mut().attach(buffer).map_err(Refused::from)
+        self.engine.delivery_mut().memory_mut().attach(buffer).map_err(Refused::from)
     }
 
     fn attach_payload(&mut self, command: &mut Command, payload: Payload<'_>) -> Result<(), Refused> {
@@ -727,14 +729,14 @@ impl Core {
             }
             Payload::Copy(bytes) => {
                 command.length = u32::try_from(bytes.len()).map_err(|_| too_long(bytes.len()))?;
-                command.local = self.engine.memory_mut().attach_inline(bytes)?;
+                command.local = self.engine.delivery_mut().memory_mut().attach_inline(bytes)?;
             }
             Payload::Fetch { bytes, results } => {
                 if !results.is_writable() {
                     return Err(Refused { error: PostError::BadBuffer.into(), buffer: Some(results) });
                 }
                 command.length = u32::try_from(bytes.len()).map_err(|_| too_long(bytes.len()))?;
-                let (local, results) = self.engine.memory_mut().attach_pair(bytes, results)?;
+                let (local, results) = self.engine.delivery_mut().memory_mut().attach_pair(bytes, results)?;
                 (command.local, command.immediate) = (local, u64::from(results.0));
             }
         }

@@ -1,10 +1,9 @@
 //! What can go wrong, sorted by who is to blame, with a text that says what to do next.
 
-use std::fmt;
 use std::io;
 
 use weft_core::command::PostError;
-use weft_core::engine::OpenError;
+use weft_core::delivery::OpenError;
 use weft_core::event::Failure;
 use weft_core::memory::Fault;
 use weft_mem::device::DeviceError;
@@ -15,49 +14,69 @@ use weft_mem::{AttachError, Buffer, RegisterError};
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why a call or an operation failed.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The operation was not taken; nothing was changed.
-    Post(PostError),
+    #[error("{0}")]
+    Post(#[from] PostError),
     /// The endpoint was not opened, or its number not kept.
-    Open(OpenError),
+    #[error("{0}")]
+    Open(#[from] OpenError),
     /// The operation was taken, and failed. [`Failure`] is what its completion says.
-    Operation(Failure),
+    #[error("{0}")]
+    Operation(#[from] Failure),
     /// The caller's memory cannot be used like that.
-    Memory(Fault),
+    #[error("{0}")]
+    Memory(#[from] Fault),
     /// The protocol's tables could not be loaded.
+    #[error("the protocol tables cannot be loaded: {0}")]
     Protocol(String),
     /// The address vector has no room for another peer.
+    #[error("the address vector is full: remove peers that are not needed")]
     AddressVectorFull,
     /// The domain holds the largest number of registrations or buffers that it can.
+    #[error("too many buffers and regions are in use: read completions or drop regions, then try again")]
     MemoryTableFull,
     /// An operation that a counter counts has failed; its completion says why.
+    #[error("an operation that the counter counts failed: read its completion")]
     CountedFailure,
     /// The caller joined things of different domains.
+    #[error("it belongs to another domain: make it from the domain it is used with")]
     OtherDomain,
     /// The caller promised that one thread at a time uses a domain that has a thread of its own.
+    #[error("a NIC with a thread of its own is used by two: choose manual progress, or make no promise")]
     NotSingleThreaded,
     /// The caller: the endpoint has a connection already.
+    #[error("the endpoint has a connection already: drop that, or open another endpoint")]
     AlreadyConnected,
     /// The manager has no room for another connection.
+    #[error("too many connections: drop those that have ended")]
     TooManyConnections,
     /// The caller: memory cannot be registered like that.
-    Register(RegisterError),
+    #[error("{0}")]
+    Register(#[source] RegisterError),
     /// The time given to the call has passed.
+    #[error("the time given has passed: the operations are still under way")]
     TimedOut,
     /// Somebody called `signal` to end the wait.
+    #[error("a signal ended the wait: the operations are still under way")]
     Interrupted,
     /// The link broke: no peer can be reached by this domain any more.
+    #[error("the link is broken ({0}): open a new domain")]
     LinkFailed(io::ErrorKind),
     /// The NIC's own thread ended by a panic, which is a bug of ours: operations that were under way may have been executed,
     /// and none is told of any more.
+    #[error("the NIC's thread has panicked, see what it said: please report it, and open a new domain")]
     NicFailed,
     /// A device failed while bytes were on their way to its memory: operations that use it may have lost some.
+    #[error("a device failed with bytes on their way to it: make its memory anew, and open a new domain")]
     DeviceFailed,
     /// Device memory cannot be had, or used like that.
-    Device(DeviceError),
+    #[error("{0}")]
+    Device(#[source] DeviceError),
     /// The operating system refused something.
+    #[error("cannot {doing}: {source}")]
     System {
         /// What was tried.
         doing: &'static str,
@@ -116,101 +135,15 @@ impl Error {
     }
 }
 
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Error::Post(error) => error.fmt(f),
-            Error::Open(error) => error.fmt(f),
-            Error::Operation(failure) => failure.fmt(f),
-            Error::Memory(fault) => fault.fmt(f),
-            Error::Register(error) => error.fmt(f),
-            Error::CountedFailure => f.write_str("an operation that the counter counts failed: read its completion"),
-            Error::OtherDomain => f.write_str("it belongs to another domain: make it from the domain it is used with"),
-            Error::NotSingleThreaded => {
-                f.write_str("a NIC with a thread of its own is used by two: choose manual progress, or make no promise")
-            }
-            Error::AlreadyConnected => {
-                f.write_str("the endpoint has a connection already: drop that, or open another endpoint")
-            }
-            Error::TooManyConnections => f.write_str("too many connections: drop those that have ended"),
-            Error::Protocol(text) => write!(f, "the protocol tables cannot be loaded: {text}"),
-            Error::AddressVectorFull => f.write_str("the address vector is full: remove peers that are not needed"),
-            Error::MemoryTableFull => {
-                f.write_str("too many buffers and regions are in use: read completions or drop regions, then try again")
-            }
-            Error::TimedOut => f.write_str("the time given has passed: the operations are still under way"),
-            Error::Interrupted => f.write_str("a signal ended the wait: the operations are still under way"),
-            Error::LinkFailed(kind) => write!(f, "the link is broken ({kind}): open a new domain"),
-            Error::NicFailed => {
-                f.write_str("the NIC's thread has panicked, see what it said: please report it, and open a new domain")
-            }
-            Error::DeviceFailed => f.write_str(
-                "a device failed with bytes on their way to it: make its memory anew, and open a new domain",
-            ),
-            Error::Device(error) => error.fmt(f),
-            Error::System { doing, source } => write!(f, "cannot {doing}: {source}"),
-        }
-    }
-}
-
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Error::Post(error) => Some(error),
-            Error::Open(error) => Some(error),
-            Error::Operation(failure) => Some(failure),
-            Error::Memory(fault) => Some(fault),
-            Error::Register(error) => Some(error),
-            Error::Device(error) => Some(error),
-            Error::System { source, .. } => Some(source),
-            _ => None,
-        }
-    }
-}
-
-impl From<PostError> for Error {
-    fn from(error: PostError) -> Error {
-        Error::Post(error)
-    }
-}
-
-impl From<OpenError> for Error {
-    fn from(error: OpenError) -> Error {
-        Error::Open(error)
-    }
-}
-
-impl From<Failure> for Error {
-    fn from(failure: Failure) -> Error {
-        Error::Operation(failure)
-    }
-}
-
-impl From<Fault> for Error {
-    fn from(fault: Fault) -> Error {
-        Error::Memory(fault)
-    }
-}
-
 /// An operation that was not taken, with the buffer it would have used: nothing is lost, and `?` makes it an [`Error`].
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
 pub struct Refused {
     /// Why.
+    #[source]
     pub error: Error,
     /// The buffer, as it was given.
     pub buffer: Option<Buffer>,
-}
-
-impl fmt::Display for Refused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.error.fmt(f)
-    }
-}
-
-impl std::error::Error for Refused {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.error)
-    }
 }
 
 impl From<Refused> for Error {

@@ -1,4 +1,4 @@
-//! What a process still does for its peers when it ends without closing its domains.
+//! The last work of a process for its peers, when it ends without closing its domains.
 //!
 //! A send that was copied has ended for its program, and a message that was received may not be acknowledged yet. A system's
 //! own sockets see to such things after their process has gone; here nobody is left who could.

@@ -120,7 +120,8 @@ pub use scope::Scope;
 pub use weft_core::address::{Address, PeerId};
 pub use weft_core::atomic::{AtomicOperation, Datatype};
 pub use weft_core::command::{Level, PostError};
-pub use weft_core::engine::{Config, EndpointKind, OpenError, Side, State, Statistics};
+pub use weft_core::delivery::{EndpointKind, OpenError, Side};
+pub use weft_core::engine::{Config, State, Statistics};
 pub use weft_core::event::{CompletionKind, Failure};
 pub use weft_core::memory::{Access, Fault};
 /// Links that a domain can be opened on, and decorators for them.

@@ -4,6 +4,8 @@ use weft_mem::device::Kind;
 
 /// Transmits that go to the link in one call.
 pub const TRANSMIT_BATCH_MAX: usize = weft_link::limits::SEND_BATCH_MAX;
+/// Bytes after which no more are put into one call.
+pub const TRANSMIT_BATCH_BYTES: usize = 64 << 10;
 /// Bytes of headers and short payloads of one transmit for which room is made at the start: those of a datagram of the
 /// longest kind that loopback carries, or the headers of as many segments as leave in one call.
 pub const TRANSMIT_BYTES: usize = 16 << 10;
@@ -11,8 +13,12 @@ pub const TRANSMIT_BYTES: usize = 16 << 10;
 pub const TRANSMIT_PIECES: usize = 3 * weft_core::limits::SEGMENTS_MAX;
 /// Pieces of a batch for which room is made at the start.
 pub const PIECES_PER_BATCH: usize = 4096;
-/// Batches that one round takes from the link before it lets the engine answer.
-pub const RECEIVE_ROUNDS_MAX: usize = 4;
+/// Long datagrams that one round takes from the link before it lets the engine answer.
+pub const RECEIVE_ROUNDS_MAX: usize = 16;
+/// For how many of those a batch of datagrams counts.
+pub const BATCH_ROUNDS: usize = 4;
+/// Bytes of a datagram beside which another look costs little.
+pub const LONG_DATAGRAM_BYTES: usize = 16 << 10;
 /// How long commands that were posted with more to follow wait for it.
 pub const FLUSH_US: u64 = 50;
 /// How soon a link without room is asked again.
@@ -21,8 +27,10 @@ pub const LINK_RETRY_US: u64 = 100;
 pub const LINK_POLL_US: u64 = 200;
 /// How long a thread that waits spins before it sleeps.
 pub const SPIN_US: u64 = 50;
-/// Polls without a result between two thoughts about the processor: about a microsecond in shared memory.
+/// Looks at rings without a result between two thoughts about the processor: about a microsecond.
 pub const POLL_LOOKS: u32 = 16;
+/// For how many of those a look at the link counts, which is a system call.
+pub const POLL_LINK_LOOKS: u32 = POLL_LOOKS / 2;
 /// Ticks of the processor's clock for which a thread polls in vain before it yields, about 50 µs: a peer that is at work
 /// answers sooner. Where others want the processor it yields sooner.
 pub const POLL_SPIN_TICKS: u64 = 125_000;
@@ -30,6 +38,8 @@ pub const POLL_SPIN_TICKS: u64 = 125_000;
 pub const POLL_THREADS_SPIN_TICKS: u64 = 2_500_000;
 /// A yield that takes longer let somebody else run: about 1.5 µs, while one that lets nobody takes 0.3.
 pub const POLL_SHARED_TICKS: u64 = 4_000;
+/// So many in a row that let nobody run: nobody else wants the processor.
+pub const POLL_SHARED_YIELDS: u32 = 64;
 /// One that takes longer, about 1 ms, may have let somebody run who does not yield.
 pub const POLL_LATE_TICKS: u64 = 2_500_000;
 /// So many of those in a row have: who yields is at work for less, or not each time.
@@ -48,6 +58,8 @@ pub const COPIED_MAX_BYTES: usize = 4 << 10;
 /// How long an endpoint that closes, or a process that ends, waits for targets to take another one of its commands, and how
 /// much of that one round counts for at most.
 pub const LINGER_MAX_US: u64 = 200_000;
+/// How many times as long it works where they do take some.
+pub const LINGER_PATIENCES: u32 = 10;
 /// See [`LINGER_MAX_US`].
 pub const LINGER_ROUND_US: u64 = 1_000;
 /// How long a domain that closes goes on to acknowledge what it received.

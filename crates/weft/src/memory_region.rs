@@ -138,7 +138,7 @@ impl MemoryRegion {
         let out_of_memory = || Error::system("allocate the region")(std::io::ErrorKind::OutOfMemory.into());
         let bytes = memory.memory.ok_or_else(out_of_memory)?;
         let mut core = domain.nic().lock();
-        let tables = core.engine.memory_mut();
+        let tables = core.engine.delivery_mut().memory_mut();
         let region = match memory.key {
             Some(key) => tables.register_as(key, &bytes, access, memory.addressing)?,
             None => tables.register(&bytes, access, memory.addressing)?,
@@ -209,12 +209,12 @@ impl MemoryRegion {
         let mut guard = self.inner.domain.nic().lock();
         let core = &mut *guard;
         let (key, id) = (self.key(), |counter: &Option<Counter>| counter.as_ref().map(Counter::id));
-        core.engine.count_region(key, id(&writes), id(&reads));
+        core.engine.delivery_mut().count_region(key, id(&writes), id(&reads));
         if (writes.is_some() || reads.is_some())
             && let Some(local) = &mut core.local
         {
             // Who has it mapped asks anew, and is refused.
-            local.revoke(&mut core.engine, key);
+            local.revoke(core.engine.delivery_mut(), key);
         }
         drop(guard);
         let before = std::mem::replace(&mut *counters, [writes, reads]);
@@ -246,15 +246,15 @@ impl Drop for Inner {
         let core = &mut *guard;
         let counters = self.counters.get_mut().unwrap_or_else(PoisonError::into_inner);
         if counters.iter().any(Option::is_some) {
-            core.engine.count_region(self.region.key, None, None);
+            core.engine.delivery_mut().count_region(self.region.key, None, None);
         }
-        let _ = core.engine.memory_mut().end(&self.region);
+        let _ = core.engine.delivery_mut().memory_mut().end(&self.region);
         // Peers on this machine may have it mapped. Honest ones let go; whatever the others do, they are left with a copy
         // if the memory has another use.
         if let Some(local) = &mut core.local {
-            local.revoke(&mut core.engine, self.region.key);
+            local.revoke(core.engine.delivery_mut(), self.region.key);
         }
-        core.engine.memory_mut().finish_copies(&self.memory);
+        core.engine.delivery_mut().memory_mut().finish_copies(&self.memory);
         match self.memory.end_sharing() {
             Ok(taken) => core.local.iter_mut().for_each(|local| local.count_revoked(taken)),
             // The system has no memory for the copy, and the promise that nobody reaches the region cannot be kept:

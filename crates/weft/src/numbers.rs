@@ -28,7 +28,7 @@ pub struct Numbers {
 impl Numbers {
     /// Keeps `count` numbers that begin with `first`, or (`None`) somewhere. Refused if one of them is taken.
     pub fn keep(domain: &Domain, first: Option<u32>, count: u32) -> Result<Numbers> {
-        let first = domain.nic().lock().engine.keep_numbers(first, count)?;
+        let first = domain.nic().lock().engine.delivery_mut().keep_numbers(first, count)?;
         Ok(Numbers { first, count, domain: domain.clone() })
     }
 
@@ -47,6 +47,6 @@ impl Numbers {
 
 impl Drop for Numbers {
     fn drop(&mut self) {
-        self.domain.nic().lock().engine.release_numbers(self.first);
+        self.domain.nic().lock().engine.delivery_mut().release_numbers(self.first);
     }
 }

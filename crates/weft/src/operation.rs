@@ -2,7 +2,7 @@
 
 use weft_core::address::PeerId;
 use weft_core::command::{Command, CommandFlags, Level, Operation, Receive};
-use weft_core::engine::EndpointKind;
+use weft_core::delivery::EndpointKind;
 use weft_mem::Buffer;
 
 use crate::endpoint::{Endpoint, Payload};

@@ -9,7 +9,7 @@
 //! | the processor came back | others that run here | next time |
 //! |---|---|---|
 //! | at once | none | looks go on for [`SPIN_TICKS`] before it is given away again |
-//! | soon | some that give it away as well, as the other ranks of a program do | it is given away after a few looks |
+//! | soon | some that give it away as well, as the other ranks of a program do | it is given away after a few looks, until [`SHARED_YIELDS`] in a row were for nobody |
 //! | late, [`LATE_YIELDS`] times in a row | some that do not | sleep, as long as nothing happens but [`SLEEP_MAX_US`] at most: who sleeps is woken by what it waits for, and comes before those that run all the time |
 //!
 //! A thread that polls several NICs may wait for one that it would keep from progress: it only yields.
@@ -27,22 +27,25 @@ use weft_link::wait::ticks;
 
 use crate::driver::{Awaited, Nic, Waiter};
 use crate::limits::{
-    POLL_LATE_TICKS, POLL_LATE_YIELDS as LATE_YIELDS, POLL_LOOKS, POLL_REMEMBER_TICKS, POLL_SHARED_TICKS,
-    POLL_SLEEP_MAX_US as SLEEP_MAX_US, POLL_SPIN_TICKS as SPIN_TICKS, POLL_THREADS_SPIN_TICKS as THREADS_SPIN_TICKS,
+    POLL_LATE_TICKS, POLL_LATE_YIELDS as LATE_YIELDS, POLL_LINK_LOOKS, POLL_LOOKS, POLL_REMEMBER_TICKS,
+    POLL_SHARED_TICKS, POLL_SHARED_YIELDS as SHARED_YIELDS, POLL_SLEEP_MAX_US as SLEEP_MAX_US,
+    POLL_SPIN_TICKS as SPIN_TICKS, POLL_THREADS_SPIN_TICKS as THREADS_SPIN_TICKS,
 };
 
 /// What the polls of one NIC have found lately. Threads that poll at once may mix up their counts, which only changes when
 /// they yield.
 #[derive(Default)]
 pub(crate) struct PollBackoff {
-    /// Polls in a row that found nothing.
+    /// Looks in a row that found nothing, those at the link [`POLL_LINK_LOOKS`] times.
     empty: AtomicU32,
     /// When the first of them was looked at.
     since: AtomicU64,
     /// Yields in a row that took long.
     late: AtomicU32,
-    /// Until when others are expected that yield, and until when those that do not.
-    shared_until: AtomicU64,
+    /// For how many more yields others are expected that yield too. It is no time: an interrupt in one of a thread that is
+    /// alone would have it yield for that long, and meet the next interrupt in one of those.
+    shared: AtomicU32,
+    /// Until when others are expected that do not.
     crowded_until: AtomicU64,
     /// The thread that last polled in vain for a while, and until when others are expected to poll as well.
     thread: AtomicUsize,
@@ -84,23 +87,25 @@ impl PollBackoff {
         self.empty.store(0, Ordering::Relaxed);
     }
 
-    /// A poll has found nothing; `awaited` is what it would have found. No lock may be held.
+    /// A poll has found nothing; `awaited` is what it would have found. `asked_link`: it has cost a system call. No lock may
+    /// be held.
     #[inline]
-    pub(crate) fn found_nothing(&self, nic: &Nic, awaited: Awaited) {
-        let empty = self.empty.load(Ordering::Relaxed).wrapping_add(1);
+    pub(crate) fn found_nothing(&self, nic: &Nic, awaited: Awaited, asked_link: bool) {
+        let before = self.empty.load(Ordering::Relaxed);
+        let empty = before.wrapping_add(if asked_link { POLL_LINK_LOOKS } else { 1 });
         self.empty.store(empty, Ordering::Relaxed);
-        if empty.is_multiple_of(POLL_LOOKS) {
-            self.found_nothing_often(nic, awaited, empty);
+        if before / POLL_LOOKS != empty / POLL_LOOKS {
+            self.found_nothing_often(nic, awaited, empty / POLL_LOOKS);
         }
     }
 
     #[cold]
-    fn found_nothing_often(&self, nic: &Nic, awaited: Awaited, empty: u32) {
+    fn found_nothing_often(&self, nic: &Nic, awaited: Awaited, times: u32) {
         let now = ticks();
         let this = std::ptr::from_ref(nic).addr();
         let alone = LAST.replace(this) == this;
         self.polled_by(LAST.with(|last| std::ptr::from_ref(last).addr()), now);
-        match self.step(now, empty, alone) {
+        match self.step(now, times, alone) {
             Step::Look => {}
             Step::Yield => {
                 std::thread::yield_now();
@@ -124,23 +129,24 @@ impl PollBackoff {
         }
     }
 
-    fn step(&self, now: u64, empty: u32, alone: bool) -> Step {
+    /// `times`: that nothing was found often.
+    fn step(&self, now: u64, times: u32, alone: bool) -> Step {
         let is_before = |until: &AtomicU64| now < until.load(Ordering::Relaxed);
         if is_before(&self.threads_until) {
             let since = self.since.load(Ordering::Relaxed);
-            if empty > POLL_LOOKS && now.wrapping_sub(since) < THREADS_SPIN_TICKS {
+            if times > 1 && now.wrapping_sub(since) < THREADS_SPIN_TICKS {
                 return Step::Look;
             }
             self.since.store(now, Ordering::Relaxed);
-            return if empty > POLL_LOOKS { Step::Yield } else { Step::Look };
+            return if times > 1 { Step::Yield } else { Step::Look };
         }
         if is_before(&self.crowded_until) {
             return if alone { Step::Sleep } else { Step::Yield };
         }
-        if is_before(&self.shared_until) {
+        if self.shared.load(Ordering::Relaxed) > 0 {
             return Step::Yield;
         }
-        if empty == POLL_LOOKS {
+        if times == 1 {
             self.since.store(now, Ordering::Relaxed);
         }
         if now.wrapping_sub(self.since.load(Ordering::Relaxed)) >= SPIN_TICKS { Step::Yield } else { Step::Look }
@@ -150,14 +156,17 @@ impl PollBackoff {
     fn was_away(&self, from: u64, to: u64) {
         let away = to.wrapping_sub(from);
         // Among others that yield, one of them may have nothing to do just now.
-        let is_shared = away >= POLL_SHARED_TICKS || to < self.shared_until.load(Ordering::Relaxed);
-        self.is_shared.store(is_shared, Ordering::Relaxed);
+        let shared = if away >= POLL_SHARED_TICKS {
+            SHARED_YIELDS
+        } else {
+            self.shared.load(Ordering::Relaxed).saturating_sub(1)
+        };
+        self.shared.store(shared, Ordering::Relaxed);
+        self.is_shared.store(shared > 0, Ordering::Relaxed);
         let late = if away >= POLL_LATE_TICKS { self.late.load(Ordering::Relaxed).saturating_add(1) } else { 0 };
         self.late.store(late, Ordering::Relaxed);
         if late >= LATE_YIELDS {
             self.crowded_until.store(to + POLL_REMEMBER_TICKS, Ordering::Relaxed);
-        } else if away >= POLL_SHARED_TICKS {
-            self.shared_until.store(to + POLL_REMEMBER_TICKS, Ordering::Relaxed);
         }
     }
 }
@@ -170,34 +179,40 @@ mod tests {
     fn looks_then_yields_then_sleeps_among_others_that_run() {
         let backoff = PollBackoff::default();
         let mut now = 1_000_000;
-        assert_eq!(backoff.step(now, POLL_LOOKS, true), Step::Look);
+        assert_eq!(backoff.step(now, 1, true), Step::Look);
         now += SPIN_TICKS / 2;
-        assert_eq!(backoff.step(now, 2 * POLL_LOOKS, true), Step::Look);
+        assert_eq!(backoff.step(now, 2, true), Step::Look);
         now += SPIN_TICKS / 2;
-        assert_eq!(backoff.step(now, 3 * POLL_LOOKS, true), Step::Yield);
+        assert_eq!(backoff.step(now, 3, true), Step::Yield);
         // Nobody else wants to run: the next wait begins with looks.
         backoff.was_away(now, now + POLL_SHARED_TICKS - 1);
-        assert_eq!(backoff.step(now, POLL_LOOKS, true), Step::Look);
-        // Others that yield: so does this one, at once.
+        assert_eq!(backoff.step(now, 1, true), Step::Look);
+        // Others that yield: so does this one, at once, until they are gone.
         backoff.was_away(now, now + POLL_SHARED_TICKS);
-        assert_eq!(backoff.step(now, POLL_LOOKS, true), Step::Yield);
+        for _ in 0..SHARED_YIELDS {
+            assert_eq!(backoff.step(now, 1, true), Step::Yield);
+            backoff.was_away(now, now + POLL_SHARED_TICKS - 1);
+        }
+        assert_eq!(backoff.step(now, 1, true), Step::Look);
+        backoff.was_away(now, now + POLL_SHARED_TICKS);
+        assert_eq!(backoff.step(now, 1, true), Step::Yield);
         // One that was at work for long is none that does not yield.
         for _ in 1..LATE_YIELDS {
             backoff.was_away(now, now + POLL_LATE_TICKS);
         }
         backoff.was_away(now, now + POLL_LATE_TICKS - 1);
         for _ in 0..LATE_YIELDS {
-            assert_eq!(backoff.step(now, POLL_LOOKS, true), Step::Yield);
+            assert_eq!(backoff.step(now, 1, true), Step::Yield);
             backoff.was_away(now, now + POLL_LATE_TICKS);
         }
         // Others that do not: it sleeps, but not where another NIC may be what it waits for.
-        assert_eq!(backoff.step(now, POLL_LOOKS, true), Step::Sleep);
-        assert_eq!(backoff.step(now, POLL_LOOKS, false), Step::Yield);
+        assert_eq!(backoff.step(now, 1, true), Step::Sleep);
+        assert_eq!(backoff.step(now, 1, false), Step::Yield);
         // That is forgotten after a while, but not that they were there.
         now += POLL_LATE_TICKS + POLL_REMEMBER_TICKS;
-        assert_eq!(backoff.step(now, POLL_LOOKS, true), Step::Look);
+        assert_eq!(backoff.step(now, 1, true), Step::Yield);
         backoff.was_away(now, now + POLL_LATE_TICKS);
-        assert_eq!(backoff.step(now, POLL_LOOKS, true), Step::Sleep);
+        assert_eq!(backoff.step(now, 1, true), Step::Sleep);
     }
 
     #[test]
@@ -207,17 +222,17 @@ mod tests {
         // Others run here, and a single thread would yield at once.
         backoff.polled_by(1, now);
         backoff.was_away(now, now + POLL_SHARED_TICKS);
-        assert_eq!(backoff.step(now, POLL_LOOKS, true), Step::Yield);
+        assert_eq!(backoff.step(now, 1, true), Step::Yield);
         backoff.polled_by(2, now);
-        assert_eq!(backoff.step(now, POLL_LOOKS, true), Step::Look);
-        assert_eq!(backoff.step(now + THREADS_SPIN_TICKS - 1, 2 * POLL_LOOKS, true), Step::Look);
+        assert_eq!(backoff.step(now, 1, true), Step::Look);
+        assert_eq!(backoff.step(now + THREADS_SPIN_TICKS - 1, 2, true), Step::Look);
         now += THREADS_SPIN_TICKS;
-        assert_eq!(backoff.step(now, 3 * POLL_LOOKS, true), Step::Yield);
-        assert_eq!(backoff.step(now + 1, 4 * POLL_LOOKS, true), Step::Look);
+        assert_eq!(backoff.step(now, 3, true), Step::Yield);
+        assert_eq!(backoff.step(now + 1, 4, true), Step::Look);
         // A thread that has polled alone for a while is alone.
         now += POLL_REMEMBER_TICKS;
         backoff.polled_by(2, now);
         backoff.was_away(now, now + POLL_SHARED_TICKS);
-        assert_eq!(backoff.step(now, POLL_LOOKS, true), Step::Yield);
+        assert_eq!(backoff.step(now, 1, true), Step::Yield);
     }
 }

@@ -5,7 +5,7 @@
 
 pub use weft_core::atomic::{AtomicCall, AtomicClass, AtomicOperation, Datatype};
 pub use weft_core::command::{Command, CommandFlags, EndpointId, Operation, Receive};
-pub use weft_core::engine::{ClaimId, Peek, Peeked};
+pub use weft_core::delivery::{ClaimId, Peek, Peeked};
 pub use weft_core::memory::LocalKey;
 /// Memory of the process or of a device, to be registered or used in buffers; [`crate::MemoryRegion`] is one that is
 /// registered.
@@ -24,8 +24,8 @@ use std::ops::{ControlFlow, Deref};
 
 use weft_core::address::AddressVector;
 use weft_core::command::PostError;
-use weft_core::engine::Side;
-use weft_core::event::{CompletionQueue as Queue, Entry};
+use weft_core::delivery::Side;
+use weft_core::event::{CompletionEntry, CompletionQueue as Queue};
 
 use crate::Address;
 use crate::completion_queue::CompletionQueue;
@@ -81,7 +81,9 @@ pub fn atomic_count_max(operation: AtomicOperation, datatype: Datatype, class: A
 /// How many commands, or receives, could be posted to an endpoint now. Other endpoints take from the same room.
 pub fn room(endpoint: &Endpoint, side: Side) -> Result<usize> {
     let core = endpoint.domain().nic().lock();
-    core.engine.room_for_posts(endpoint.id(), side).ok_or(Error::Post(PostError::NotSupported))
+    let room = core.engine.delivery().room_for_posts(endpoint.id(), side);
+    let room = room.ok_or(Error::Post(PostError::NotSupported))?;
+    Ok(if side == Side::Transmit { room.min(core.engine.room_for_commands()) } else { room })
 }
 
 /// Posts a command of which `offset` and `length` name a part of `buffer`; its endpoint and local key are filled in here.
@@ -177,7 +179,7 @@ pub fn post_receive_lent(endpoint: &Endpoint, receive: &Receive, lent: Lent) -> 
 /// A completion where it waits. [`Ended::source`] tells who sent a message; all else is in the entry itself.
 #[derive(Clone, Copy)]
 pub struct Ended<'a> {
-    entry: &'a Entry,
+    entry: &'a CompletionEntry,
     source: Source<'a>,
 }
 
@@ -189,11 +191,11 @@ enum Source<'a> {
 
 impl<'a> Ended<'a> {
     #[inline]
-    pub(crate) fn new(addresses: &'a AddressVector, queue: &'a Queue, entry: &'a Entry) -> Ended<'a> {
+    pub(crate) fn new(addresses: &'a AddressVector, queue: &'a Queue, entry: &'a CompletionEntry) -> Ended<'a> {
         Ended { entry, source: Source::Asked(addresses, queue) }
     }
 
-    pub(crate) fn from(entry: &'a Entry, source: Option<Address>) -> Ended<'a> {
+    pub(crate) fn from(entry: &'a CompletionEntry, source: Option<Address>) -> Ended<'a> {
         Ended { entry, source: Source::Known(source) }
     }
 
@@ -208,10 +210,10 @@ impl<'a> Ended<'a> {
 }
 
 impl Deref for Ended<'_> {
-    type Target = Entry;
+    type Target = CompletionEntry;
 
     #[inline]
-    fn deref(&self) -> &Entry {
+    fn deref(&self) -> &CompletionEntry {
         self.entry
     }
 }

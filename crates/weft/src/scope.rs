@@ -98,7 +98,7 @@ impl Endpoint {
             let mut core = nic.lock_progressed();
             queues.into_iter().flatten().for_each(|queue| core.stash(queue));
             // Receives that serve other endpoints too are reported there.
-            let others: Vec<QueueId> = core.engine.sharing_queues(self.id()).collect();
+            let others: Vec<QueueId> = core.engine.delivery().sharing_queues(self.id()).collect();
             others.into_iter().for_each(|queue| core.stash(queue));
             Ok((outstanding.count() == 0).then_some(()))
         });

@@ -1,4 +1,4 @@
-//! The steady state does not allocate: not for messages, nor for remote memory.
+//! The steady state does not allocate: not for messages, nor for remote memory, nor for atomics.
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -103,15 +103,12 @@ fn nothing_is_allocated(road: Road) {
             }
             *pieces = Some((from, to));
         }
-        // The target of packets keeps results until they have arrived.
-        if road == Road::Automatic {
-            let mut command = raw::command(&pair.endpoints[0], Operation::FetchAtomic, pair.to_b);
-            command.atomic = AtomicCall::new(AtomicOperation::Sum, Datatype::Uint64, 1);
-            (command.address, command.key) = (60_000, memory.key());
-            raw::post_atomic(&pair.endpoints[0], &command, Some(&operand), None, results.take()).unwrap();
-            results = pair.next(0).buffer;
-            assert_eq!(results.as_ref().unwrap().len(), 8);
-        }
+        let mut command = raw::command(&pair.endpoints[0], Operation::FetchAtomic, pair.to_b);
+        command.atomic = AtomicCall::new(AtomicOperation::Sum, Datatype::Uint64, 1);
+        (command.address, command.key) = (60_000, memory.key());
+        raw::post_atomic(&pair.endpoints[0], &command, Some(&operand), None, results.take()).unwrap();
+        results = pair.next(0).buffer;
+        assert_eq!(results.as_ref().unwrap().len(), 8);
         pair.endpoints[0].inject_write(pair.to_b, memory.remote(), &[1; 64]).unwrap();
         let more = ALLOCATIONS.with(Cell::get) - before;
         let now = timeouts();

@@ -85,8 +85,8 @@ impl Link for Stubborn {
     fn local(&self) -> SocketAddr {
         self.inner.local()
     }
-    fn mtu(&mut self, to: SocketAddr) -> u32 {
-        self.inner.mtu(to).min(9000)
+    fn mtu(&mut self, path: weft_core::session::Path) -> u32 {
+        self.inner.mtu(path).min(9000)
     }
     fn send(&mut self, batch: &[Outgoing<'_>]) -> Result<usize, SendError> {
         self.calls += 1;

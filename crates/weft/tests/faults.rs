@@ -78,7 +78,8 @@ fn a_dead_peer_is_noticed_and_nobody_else_is_disturbed() {
     }
     to_the_dead.read(to_victim, remote, vec![0; 1 << 20]).unwrap();
     to_the_dead.fetch_add(to_victim, remote, 1u64).unwrap();
-    to_the_dead.send(to_victim, vec![1; 1 << 20]).unwrap();
+    // Longer than what is sent at once, and nobody receives it: whatever else ends before the victim does, this waits.
+    to_the_dead.send(to_victim, vec![1; 4 << 20]).unwrap();
     to_the_dead.send(to_victim, vec![1; 10]).unwrap();
     drop(memory);
     victim.kill();

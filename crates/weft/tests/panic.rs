@@ -27,8 +27,8 @@ impl Link for Buggy {
     fn local(&self) -> SocketAddr {
         self.inner.local()
     }
-    fn mtu(&mut self, to: SocketAddr) -> u32 {
-        self.inner.mtu(to)
+    fn mtu(&mut self, path: weft_core::session::Path) -> u32 {
+        self.inner.mtu(path)
     }
     fn send(&mut self, batch: &[Outgoing<'_>]) -> Result<usize, SendError> {
         self.inner.send(batch)

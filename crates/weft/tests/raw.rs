@@ -224,7 +224,7 @@ fn completions_keep_the_address_of_a_name_that_goes() {
     }
 }
 
-/// What ends when it is copied, and what only when the target has it.
+/// Sends that end when they are copied, and others that end when the target has them.
 #[test]
 fn short_sends_end_when_they_are_copied() {
     let domain =

@@ -1,30 +1,30 @@
 //! The way up, at the initiator: what answers to our requests mean.
 
 use alloc::vec::Vec;
-use core::net::SocketAddr;
 
 use weft_wire::command::{Kind, Slot};
 use weft_wire::table::Decoded;
 use weft_wire::transaction::{Segment, Transaction};
 
-use super::message::write_local;
-use super::{Arrived, Engine};
+use super::{DatagramMeta, Engine, tracked};
 use crate::command::Operation;
+use crate::delivery::write_local;
 use crate::event::Failure;
-use crate::hash::Peer;
+use crate::flow::before;
+use crate::flow::lane::{Class, Reissue, wait_us};
+use crate::flow::retransmit::Phase;
+use crate::flow::tracker::Tracker;
 use crate::limits::{KEEP_ALIVE_US, WINDOW_MIN};
 use crate::memory::Memory;
+use crate::node::NodeId;
 use crate::packet::{Reliability, Status};
-use crate::reliable::before;
-use crate::reliable::entry::Phase;
-use crate::reliable::lane::{Class, Reissue, wait_us};
-use crate::reliable::tracker::Tracker;
+use crate::session::Path;
 use crate::time::Time;
 
 /// An answer, decoded.
 struct AnswerIn<'a> {
     now: Time,
-    from: SocketAddr,
+    path: Path,
     decoded: &'a Decoded,
     reliability: &'a Reliability,
     payload: &'a [u8],
@@ -34,20 +34,20 @@ impl<M: Memory> Engine<M> {
     /// Takes an answer. It changes nothing unless it fits a request that is under way (P-3.3).
     pub(super) fn handle_answer(
         &mut self,
-        arrived: &Arrived,
+        arrived: &DatagramMeta,
         decoded: &Decoded,
         reliability: &Reliability,
         payload: &[u8],
     ) {
         let command = &decoded.command;
-        let answer = AnswerIn { now: arrived.now, from: arrived.from, decoded, reliability, payload };
+        let answer = AnswerIn { now: arrived.now, path: arrived.path, decoded, reliability, payload };
         let Some(index) = self.tracker_of_answer(&answer) else {
             self.statistics.dropped_late += 1;
             return;
         };
-        if let Some(tracker) = self.trackers.get_mut(index) {
+        if let Some((tracker, session)) = self.tracker_mut(index) {
             tracker.heard = answer.now;
-            tracker.mtu_probe_wanted |= tracker.path.wants_probe(answer.now);
+            tracker.mtu_probe_wanted |= session.mtu.wants_probe(answer.now);
         }
         match command.kind() {
             Kind::Acknowledge => self.on_acknowledge(&answer, index),
@@ -58,7 +58,7 @@ impl<M: Memory> Engine<M> {
             _ => self.statistics.dropped_malformed += 1,
         }
         // Mostly it was all that was waited for, and nothing is to be sent.
-        if self.trackers.get(index).is_some_and(Tracker::has_more) {
+        if self.initiator.trackers.get(index).is_some_and(Tracker::has_more) {
             self.make_ready(index);
         }
         self.schedule(answer.now, index);
@@ -67,16 +67,17 @@ impl<M: Memory> Engine<M> {
 
     /// The flow that an answer is about: by its handle without search, or, when that command is done, by the peer.
     fn tracker_of_answer(&self, answer: &AnswerIn<'_>) -> Option<u32> {
-        let of_handle = self.entries.get(answer.reliability.handle).map(|entry| entry.tracker);
-        let fits = |index: &u32| self.trackers.get(*index).is_some_and(|tracker| tracker.peer == answer.from);
-        let index = of_handle.filter(fits).or_else(|| self.tracker_index(answer.from))?;
-        let tracker = self.trackers.get(index)?;
+        let of_handle = self.initiator.entries.get(answer.reliability.handle).map(|entry| entry.tracker);
+        let node = self.nodes.find(NodeId::at(answer.path))?;
+        let fits = |index: &u32| self.initiator.trackers.get(*index).is_some_and(|tracker| tracker.node == node);
+        let index = of_handle.filter(fits).or_else(|| self.nodes.get(node)?.tracker)?;
+        let tracker = self.initiator.trackers.get(index)?;
         let epoch = answer.decoded.command.slot(Slot::Argument3) as u32;
-        let mine = epoch == self.epoch && tracker.ticket == answer.reliability.ticket;
+        let mine = epoch == self.initiator.epoch && tracker.ticket == answer.reliability.ticket;
         #[cfg(feature = "plant")]
         let mine = match self.config.plant {
             Some(super::Plant::SkipRefusedTicketCheck) => true,
-            Some(super::Plant::SkipHandleCheck) => epoch == self.epoch,
+            Some(super::Plant::SkipHandleCheck) => epoch == self.initiator.epoch,
             _ => mine,
         };
         mine.then_some(index)
@@ -84,17 +85,17 @@ impl<M: Memory> Engine<M> {
 
     /// The unsettled packet that an answer names, if it is of the command that the handle names.
     fn named(&self, answer: &AnswerIn<'_>, index: u32) -> Option<u64> {
-        let tracker = self.trackers.get(index)?;
+        let tracker = self.initiator.trackers.get(index)?;
         #[cfg(feature = "plant")]
         if self.config.plant == Some(super::Plant::SkipHandleCheck) {
-            let named = |sent: &crate::reliable::tracker::Sent| {
-                sent.handle == answer.reliability.handle && sent.state != crate::reliable::tracker::SentState::Settled
+            let named = |sent: &crate::flow::tracker::Sent| {
+                sent.handle == answer.reliability.handle && sent.state != crate::flow::tracker::SentState::Settled
             };
             return tracker.sent.iter().position(named).map(|at| tracker.base + at as u64);
         }
         let psn = tracker.find(answer.decoded.command.sequence() as u32)?;
         let sent = tracker.get(psn)?;
-        let entry = self.entries.get(sent.handle)?;
+        let entry = self.initiator.entries.get(sent.handle)?;
         let command = &answer.decoded.command;
         // A packet that waits to be sent under a new ticket has no name that could be answered.
         let sent_once = sent.first_sent != Time::NEVER;
@@ -116,9 +117,9 @@ impl<M: Memory> Engine<M> {
                 return;
             }
             Status::Busy => {
-                if let (Some(psn), Some(tracker)) = (named, self.trackers.get_mut(index)) {
+                if let (Some(psn), Some((tracker, session))) = (named, self.tracker_mut(index)) {
                     heard(tracker, psn, answer.now);
-                    tracker.lose(psn);
+                    tracker.lose(session, psn);
                     if !tracker.busy {
                         tracker.busy = true;
                         tracker.next_keep_alive = answer.now.plus_micros(KEEP_ALIVE_US);
@@ -130,7 +131,7 @@ impl<M: Memory> Engine<M> {
             }
             _ => {}
         }
-        if let Some(tracker) = self.trackers.get_mut(index) {
+        if let Some(tracker) = self.initiator.trackers.get_mut(index) {
             (tracker.busy, tracker.busy_count) = (false, 0);
         }
         if !self.apply_accepted(answer, index) {
@@ -139,7 +140,7 @@ impl<M: Memory> Engine<M> {
         }
         // The bits may have settled it, and with it the tracker.
         let Some(psn) = named.filter(|_| self.named(answer, index) == named) else { return };
-        let Some(tracker) = self.trackers.get_mut(index) else { return };
+        let Some((tracker, session)) = self.tracker_mut(index) else { return };
         heard(tracker, psn, answer.now);
         match status {
             Status::Accepted => self.settle_accepted(answer.now, index, psn),
@@ -149,8 +150,8 @@ impl<M: Memory> Engine<M> {
             Status::Synchronise | Status::Restarted | Status::Busy => {}
             refused => {
                 let failure = failure_of(refused);
-                let handle = tracker.settle(psn).map_or(0, |sent| sent.handle);
-                if let Some(entry) = self.entries.get_mut(handle) {
+                let handle = tracker.settle(session, psn).map_or(0, |sent| sent.handle);
+                if let Some(entry) = self.initiator.entries.get_mut(handle) {
                     entry.packets = entry.packets.saturating_sub(1);
                 }
                 self.finish(answer.now, handle, Err(failure));
@@ -164,7 +165,7 @@ impl<M: Memory> Engine<M> {
         let highest = command.offset() as u32;
         let span = u32::from(answer.reliability.span);
         let bitmap = command.slot(Slot::Argument0);
-        let Some(tracker) = self.trackers.get_mut(index) else { return true };
+        let Some(tracker) = self.initiator.trackers.get_mut(index) else { return true };
         let (base, next) = (tracker.base as u32, tracker.next() as u32);
         if !before(highest, next) {
             return false;
@@ -178,20 +179,20 @@ impl<M: Memory> Engine<M> {
             let accepted = before(psn, floor)
                 || below == 0 && span != 0
                 || (1..=64).contains(&below) && bitmap >> (below - 1) & 1 == 1;
-            if accepted && let Some(found) = self.trackers.get(index).and_then(|tracker| tracker.find(psn)) {
+            if accepted && let Some(found) = self.initiator.trackers.get(index).and_then(|tracker| tracker.find(psn)) {
                 self.settle_accepted(answer.now, index, found);
             }
             psn = psn.wrapping_add(1);
         }
-        if let Some(tracker) = self.trackers.get_mut(index) {
-            tracker.detect_losses(answer.now);
+        if let Some((tracker, session)) = self.tracker_mut(index) {
+            tracker.detect_losses(session, answer.now);
         }
         true
     }
 
     /// A packet was executed, or will be for certain.
     fn settle_accepted(&mut self, now: Time, index: u32, psn: u64) {
-        let Some(tracker) = self.trackers.get_mut(index) else { return };
+        let Some((tracker, session)) = tracked(&mut self.initiator.trackers, &mut self.nodes, index) else { return };
         let Some(sent) = tracker.get(psn).copied() else { return };
         if sent.first_sent == Time::NEVER {
             return;
@@ -200,14 +201,14 @@ impl<M: Memory> Engine<M> {
             tracker.order_arrived = tracker.order_arrived.max(sent.order);
         }
         tracker.answered = tracker.answered.max(sent.first_sent);
-        let Some(entry) = self.entries.get_mut(sent.handle) else { return };
+        let Some(entry) = self.initiator.entries.get_mut(sent.handle) else { return };
         if entry.wants_response() {
             // Only the response settles it; the request has arrived.
             entry.accepted |= !entry.is_read();
             return;
         }
-        tracker.settle(psn);
-        tracker.congestion.delivered(u64::from(sent.weight));
+        tracker.settle(session, psn);
+        session.congestion.delivered(u64::from(sent.weight));
         entry.accepted = true;
         let (lane, class) = (entry.lane, Class::of(entry));
         accepted(tracker, lane, class);
@@ -216,7 +217,7 @@ impl<M: Memory> Engine<M> {
 
     /// One packet of a command is settled well.
     fn packet_done(&mut self, now: Time, handle: u16) {
-        let Some(entry) = self.entries.get_mut(handle) else { return };
+        let Some(entry) = self.initiator.entries.get_mut(handle) else { return };
         entry.packets = entry.packets.saturating_sub(1);
         if entry.packets > 0 || !entry.is_cut() {
             return;
@@ -229,7 +230,7 @@ impl<M: Memory> Engine<M> {
         let (ordered, lane, number) = (entry.ordered, entry.lane, entry.number);
         entry.ordered = false;
         let index = entry.tracker;
-        if let Some(tracker) = self.trackers.get_mut(index) {
+        if let Some(tracker) = self.initiator.trackers.get_mut(index) {
             tracker.await_done += 1;
             tracker.next_keep_alive = now.plus_micros(KEEP_ALIVE_US);
             if let Some(lane) = tracker.lane_mut(lane).filter(|_| ordered) {
@@ -240,25 +241,25 @@ impl<M: Memory> Engine<M> {
     }
 
     fn on_not_ready(&mut self, now: Time, index: u32, psn: u64) {
-        let Some(tracker) = self.trackers.get_mut(index) else { return };
-        let Some(sent) = tracker.settle(psn) else { return };
-        let Some(entry) = self.entries.get(sent.handle) else { return };
+        let Some((tracker, session)) = tracked(&mut self.initiator.trackers, &mut self.nodes, index) else { return };
+        let Some(sent) = tracker.settle(session, psn) else { return };
+        let Some(entry) = self.initiator.entries.get(sent.handle) else { return };
         let (handle, number, offset, length) = (sent.handle, entry.number, sent.offset, sent.length);
         let packet = Reissue { handle, number, offset, length };
-        if sent.weight > tracker.mtu() {
+        if sent.weight > session.mtu.bytes() {
             // It was withdrawn (P-7.15): nobody lacked room.
             tracker.withdraw(entry, packet);
         } else {
             tracker.refuse(entry, packet, sent.last_sent, now);
         }
-        tracker.detect_losses(now);
+        tracker.detect_losses(session, now);
         tracker.owes_probe = true;
         tracker.probe_at = now.plus_micros(KEEP_ALIVE_US);
     }
 
     /// The target's endpoint can take messages again.
     fn on_credit(&mut self, answer: &AnswerIn<'_>, index: u32) {
-        let Some(tracker) = self.trackers.get_mut(index) else { return };
+        let Some(tracker) = self.initiator.trackers.get_mut(index) else { return };
         tracker.blocked_until = answer.now;
         let command = &answer.decoded.command;
         let pair = (command.queue() as u32, command.source() as u32);
@@ -274,8 +275,10 @@ impl<M: Memory> Engine<M> {
             self.statistics.dropped_late += 1;
             return;
         };
-        let Some(sent) = self.trackers.get(index).and_then(|tracker| tracker.get(psn)).copied() else { return };
-        let Some(entry) = self.entries.get(sent.handle).copied() else { return };
+        let Some(sent) = self.initiator.trackers.get(index).and_then(|tracker| tracker.get(psn)).copied() else {
+            return;
+        };
+        let Some(entry) = self.initiator.entries.get(sent.handle).copied() else { return };
         let wanted = u64::from(sent.offset + sent.received);
         let left = sent.length - sent.received;
         let length = answer.payload.len() as u64;
@@ -287,14 +290,19 @@ impl<M: Memory> Engine<M> {
         // The command's own buffer, and nothing else, is where bytes may go.
         let segment = Segment { address: entry.command.offset, length: u64::from(entry.command.length) };
         let placed = Transaction::new(&[segment]).and_then(|mut transaction| {
-            let pieces = self.codec.tables().place(answer.decoded, Some(&mut transaction)).ok()?;
-            write_local(&mut self.memory, entry.command.local, pieces, answer.payload).ok()
+            let mut rest = answer.payload;
+            for piece in self.codec.tables().place(answer.decoded, Some(&mut transaction)).ok()? {
+                let (part, behind) = rest.split_at_checked(piece.length as usize)?;
+                write_local(self.delivery.memory_mut(), entry.command.local, piece.address, part).ok()?;
+                rest = behind;
+            }
+            Some(())
         });
         if placed.is_none() {
             self.finish(answer.now, sent.handle, Err(Failure::LocalFault));
             return;
         }
-        let Some(tracker) = self.trackers.get_mut(index) else { return };
+        let Some((tracker, session)) = self.tracker_mut(index) else { return };
         heard(tracker, psn, answer.now);
         if !sent.again {
             tracker.order_arrived = tracker.order_arrived.max(sent.order);
@@ -304,14 +312,14 @@ impl<M: Memory> Engine<M> {
                 sent.received += length as u32;
                 // It was asked for in parts: the next one.
                 if sent.received >= sent.asked {
-                    tracker.lose(psn);
+                    tracker.lose(session, psn);
                 }
             }
             return;
         }
-        tracker.settle(psn);
-        tracker.congestion.delivered(u64::from(sent.weight));
-        tracker.detect_losses(answer.now);
+        tracker.settle(session, psn);
+        session.congestion.delivered(u64::from(sent.weight));
+        tracker.detect_losses(session, answer.now);
         accepted(tracker, entry.lane, Class::Remote);
         self.packet_done(answer.now, sent.handle);
     }
@@ -321,22 +329,24 @@ impl<M: Memory> Engine<M> {
             self.statistics.dropped_late += 1;
             return;
         };
-        let Some(handle) = self.trackers.get(index).and_then(|tracker| tracker.get(psn)).map(|sent| sent.handle) else {
+        let Some(handle) =
+            self.initiator.trackers.get(index).and_then(|tracker| tracker.get(psn)).map(|sent| sent.handle)
+        else {
             return;
         };
-        let Some(entry) = self.entries.get(handle).copied() else { return };
+        let Some(entry) = self.initiator.entries.get(handle).copied() else { return };
         let length = entry.command.atomic.bytes().unwrap_or(0);
         let fits = entry.wants_response() && !entry.is_read() && answer.payload.len() == length;
         if !fits || answer.decoded.command.message() as u32 != entry.number {
             self.statistics.dropped_malformed += 1;
             return;
         }
-        let pieces = [Segment { address: entry.command.results_offset(), length: length as u64 }];
-        let written = write_local(&mut self.memory, entry.command.results(), pieces.into_iter(), answer.payload);
-        if let Some(tracker) = self.trackers.get_mut(index) {
+        let (results, at) = (entry.command.results(), entry.command.results_offset());
+        let written = write_local(self.delivery.memory_mut(), results, at, answer.payload);
+        if let Some((tracker, session)) = self.tracker_mut(index) {
             heard(tracker, psn, answer.now);
-            if let Some(sent) = tracker.settle(psn) {
-                tracker.congestion.delivered(u64::from(sent.weight));
+            if let Some(sent) = tracker.settle(session, psn) {
+                session.congestion.delivered(u64::from(sent.weight));
             }
             accepted(tracker, entry.lane, Class::Remote);
         }
@@ -348,10 +358,10 @@ impl<M: Memory> Engine<M> {
 
     fn on_probe_reply(&mut self, answer: &AnswerIn<'_>, index: u32) {
         let command = &answer.decoded.command;
-        let Some(tracker) = self.trackers.get_mut(index) else { return };
+        let Some((tracker, session)) = tracked(&mut self.initiator.trackers, &mut self.nodes, index) else { return };
         let (echo, handle) = (command.slot(Slot::Argument1) as u32, answer.reliability.handle);
-        if let Some(more) = tracker.path.answered(handle, echo) {
-            tracker.congestion.set_packet(tracker.mtu());
+        if let Some(more) = session.mtu.answered(handle, echo) {
+            session.congestion.set_packet(session.mtu.bytes());
             self.statistics.widened += u64::from(more);
             return;
         }
@@ -377,7 +387,7 @@ impl<M: Memory> Engine<M> {
     /// The target does not know our ticket, and gives another (P-7.9).
     fn on_new_ticket(&mut self, now: Time, index: u32, status: Status, offer: u64) {
         let give_up_us = self.config.give_up_us;
-        let Some(tracker) = self.trackers.get_mut(index) else { return };
+        let Some((tracker, session)) = tracked(&mut self.initiator.trackers, &mut self.nodes, index) else { return };
         let since = tracker.uncertain_since().unwrap_or(now);
         let in_time = tracker.ticket == 0 || now < since.plus_micros(give_up_us);
         if offer == 0 || status == Status::Synchronise && !in_time {
@@ -393,20 +403,23 @@ impl<M: Memory> Engine<M> {
         tracker.timeout_from = now;
         tracker.probe = None;
         tracker.owes_probe = false;
-        // Who was given up was left without a ticket.
-        let peer = tracker.peer;
-        self.absent.retain(|absent| *absent != peer);
         for at in 0..tracker.sent.len() as u64 {
-            tracker.lose(tracker.base + at);
+            tracker.lose(session, tracker.base + at);
         }
         for sent in &mut tracker.sent {
             sent.first_sent = Time::NEVER;
             sent.received = 0;
         }
+        // Who was given up was left without a ticket.
+        let node = tracker.node;
+        if let Some(node) = self.nodes.get_mut(node) {
+            node.absent = false;
+        }
         if !had_ticket {
             return;
         }
         let doomed: Vec<u16> = self
+            .initiator
             .entries
             .handles()
             .filter(|(_, entry)| entry.tracker == index)
@@ -431,34 +444,41 @@ impl<M: Memory> Engine<M> {
     /// Measures the round trip from the echoed timestamp (P-4.9).
     fn sample(&mut self, answer: &AnswerIn<'_>, index: u32) {
         let command = &answer.decoded.command;
-        let Some(tracker) = self.trackers.get_mut(index) else { return };
+        let Some((_, session)) = self.tracker_mut(index) else { return };
         let since = (answer.now.micros() as u32).wrapping_sub(command.slot(Slot::Argument1) as u32);
         let hold = command.slot(Slot::Argument2) as u32;
         if since < RTT_PLAUSIBLE_US && hold <= since {
             let sent = Time::from_micros(answer.now.micros().saturating_sub(u64::from(since)));
-            tracker.congestion.sample(since - hold, sent, command.immediate() as u16, answer.now);
+            session.congestion.sample(since - hold, sent, command.immediate() as u16, answer.now);
         }
     }
 
     /// A target is not answering (P-7.12): all that was sent to it fails, and the ticket is dropped.
     pub(super) fn give_up(&mut self, now: Time, index: u32) {
         self.statistics.given_up += 1;
-        let Some(tracker) = self.trackers.get_mut(index) else { return };
+        let Some(tracker) = self.initiator.trackers.get_mut(index) else { return };
         tracker.ticket = 0;
         tracker.ticket_psn = tracker.next();
         tracker.probe = None;
-        (tracker.answered, tracker.absent) = (Time(0), Time(0));
+        (tracker.answered, tracker.suspected) = (Time(0), Time(0));
         tracker.timeouts = 0;
         tracker.timeout_from = now;
-        let peer = tracker.peer;
-        self.known.remove(&Peer(peer));
+        let node = tracker.node;
+        if let Some(node) = self.nodes.get_mut(node) {
+            node.known = None;
+        }
         // What waits behind it would wait for the same silence: it fails too, as not executed or unknown alike.
-        let all: Vec<u16> =
-            self.entries.handles().filter(|(_, entry)| entry.tracker == index).map(|(handle, _)| handle).collect();
+        let all: Vec<u16> = self
+            .initiator
+            .entries
+            .handles()
+            .filter(|(_, entry)| entry.tracker == index)
+            .map(|(handle, _)| handle)
+            .collect();
         for handle in all {
             self.finish(now, handle, Err(Failure::OutcomeUnknown));
         }
-        if let Some(tracker) = self.trackers.get_mut(index) {
+        if let Some(tracker) = self.initiator.trackers.get_mut(index) {
             tracker.owes_probe = false;
             tracker.probe_wanted = false;
         }

@@ -1,4 +1,4 @@
-//! Credits (P-7.10): who was refused as not ready is told when there is room.
+//! Credits (P-7.10): initiators that were refused as not ready are told when there is room.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -6,21 +6,22 @@ use alloc::vec::Vec;
 use hashbrown::HashMap;
 use weft_wire::command::Kind;
 
-use super::{Endpoint, Engine};
+use super::{Engine, Target};
 use crate::command::EndpointId;
-use crate::event::{CompletionQueue, QueueId};
-use crate::hash::{Keyed, Peer};
+use crate::delivery::Freed;
+use crate::flow::rx_flow::Request;
+use crate::hash::Keyed;
 use crate::limits::ANSWERS_MAX;
 use crate::memory::Memory;
+use crate::node::NodeId;
 use crate::packet::Status;
-use crate::reliable::life::Request;
 
 /// Those whom an endpoint refused, the first first.
 #[derive(Debug)]
 pub(super) struct Waiters {
-    order: VecDeque<(Peer, u32)>,
+    order: VecDeque<(NodeId, u32)>,
     /// The last request of each that was refused, by peer and source.
-    requests: HashMap<(Peer, u32), Request, Keyed>,
+    requests: HashMap<(NodeId, u32), Request, Keyed>,
 }
 
 impl Waiters {
@@ -34,7 +35,7 @@ impl Waiters {
 
     /// Notes one that was refused, unless there are so many already: those ask again by themselves.
     pub(super) fn note(&mut self, request: Request, most: usize) {
-        let name = (Peer(request.from), request.source);
+        let name = (request.node(), request.source);
         if let Some(known) = self.requests.get_mut(&name) {
             *known = request;
         } else if self.order.len() < most {
@@ -49,45 +50,39 @@ impl Waiters {
     }
 }
 
+impl Target {
+    /// Notes an initiator that an endpoint refused.
+    pub(super) fn refuse(&mut self, endpoint: EndpointId, request: Request, most: usize, keyed: &Keyed) {
+        let waiters = self.refused.entry(endpoint).or_insert_with(|| Waiters::new(keyed.clone()));
+        waiters.note(request, most);
+    }
+}
+
 impl<M: Memory> Engine<M> {
-    /// Completions were read: tells those whom endpoints that report to the queue refused.
+    /// Tells as many of those that were refused as there is room for now: the others would be refused again, and are told
+    /// when the next place is free.
     #[cold]
-    pub(super) fn grant_credits(&mut self, queue: QueueId) {
-        self.grant(|_, endpoint| endpoint.bindings.receive_queue == Some(queue));
-    }
-
-    /// A receive was posted: tells those whom the endpoint refused, or one that takes receives from it.
-    pub(super) fn grant_credits_of(&mut self, receiver: EndpointId) {
-        if self.credits_owed {
-            self.grant(|id, endpoint| id == receiver || endpoint.receives_at == Some(receiver));
-        }
-    }
-
-    /// Something became free that all endpoints share.
-    #[cold]
-    pub(super) fn grant_due(&mut self) {
-        self.credits_due = false;
-        self.grant(|_, _| true);
-    }
-
-    /// Tells as many as there is room for: the others would be refused again, and are told when the next place is free.
-    fn grant(&mut self, of: impl Fn(EndpointId, &Endpoint) -> bool) {
+    pub(super) fn grant_credits(&mut self) {
+        let freed = self.delivery.take_freed();
+        let (delivery, answers) = (&self.delivery, self.target.answers.len());
+        let is_freed = |endpoint: EndpointId| {
+            freed.iter().any(|freed| match *freed {
+                Freed::Shared => true,
+                Freed::Queue(queue) => delivery.receive_queue_of(endpoint) == Some(queue),
+                Freed::Receives(receiver) => delivery.receiver_of(endpoint) == receiver,
+            })
+        };
         let mut credits = Vec::new();
-        let mut left = false;
-        for (id, endpoint) in (0..).zip(&mut self.endpoints) {
-            let Some(endpoint) = endpoint.as_mut().filter(|endpoint| !endpoint.refused.is_empty()) else { continue };
-            if of(EndpointId(id), endpoint) {
-                let queue = endpoint.bindings.receive_queue.and_then(|queue| self.queues.get(queue.0 as usize));
-                let room = queue.map_or(usize::MAX, CompletionQueue::free).min(ANSWERS_MAX - self.answers.len());
-                let told = core::iter::from_fn(|| endpoint.refused.take());
+        self.target.refused.retain(|&endpoint, waiters| {
+            if is_freed(endpoint) {
+                let room = delivery.room_for_receives(endpoint).min(ANSWERS_MAX.saturating_sub(answers));
+                let told = core::iter::from_fn(|| waiters.take());
                 credits.extend(told.take(room.saturating_sub(credits.len())));
             }
-            left |= !endpoint.refused.is_empty();
-        }
-        self.credits_owed = left;
+            !waiters.is_empty()
+        });
+        self.delivery.watch_room(!self.target.refused.is_empty());
         for request in credits {
-            // Nothing else would bring the driver here.
-            self.urgent = true;
             self.answer(request, Status::Accepted, 0, Kind::Control);
         }
     }

@@ -1,25 +1,28 @@
 //! The way up, at the target: requests, checked in the order of P-7.5 and P-7.6, then executed once.
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 use weft_wire::command::{Command, Flags, Kind, Slot};
 use weft_wire::table::Decoded;
 
 use super::transmit::{Answer, Response, ResponseData, status_of};
-use super::{Arrived, EndpointKind, Engine, Touched};
-use crate::address::Address;
+use super::{DatagramMeta, Engine};
 use crate::atomic::{AtomicCall, AtomicClass};
 use crate::command::EndpointId;
-use crate::hash::Peer;
+use crate::delivery::{EndpointKind, Touched};
+use crate::flow::replay::Replay;
+use crate::flow::rx_flow::{Arrival, Held, Life, Mark, PendingAck, Request};
+use crate::flow::tombstone::Tombstone;
 use crate::limits::{
     ACK_DELAY_US, ACK_EVERY, ACK_SOON_US, ANSWERS_MAX, ATOMIC_MAX_BYTES, HELD_MAX_BYTES, MESSAGE_LENGTH_MAX_BYTES,
-    ORDER_HOLD_BYTES, ORDER_HOLD_MAX_BYTES, ORDER_HOLD_US, REPLAY_RESULTS_MAX, RESPONSE_PIECES_MAX, VERIFY_MAX_BYTES,
-    WINDOW_MAX,
+    ORDER_HOLD_BYTES, ORDER_HOLD_MAX_BYTES, ORDER_HOLD_US, RESPONSE_PIECES_MAX, VERIFY_MAX_BYTES, WINDOW_MAX,
 };
-use crate::memory::{Access, Fault, Memory};
+use crate::memory::{Access, Memory};
+use crate::node::NodeId;
 use crate::packet::{Reliability, Status};
-use crate::reliable::life::{Arrival, Held, Life, Mark, PendingAck, Replay, Request};
-use crate::reliable::tombstone::Tombstone;
+use crate::session::Path;
+use crate::session::verified::Verified;
 use crate::time::Time;
 
 /// What became of a request that was looked at.
@@ -57,13 +60,13 @@ pub(super) struct RequestIn<'a> {
 
 impl<M: Memory> Engine<M> {
     /// Takes one packet whose trailer was verified.
-    pub(super) fn handle_packet(&mut self, arrived: &Arrived, packet: &[u8], decoded: &mut Decoded) {
+    pub(super) fn handle_packet(&mut self, arrived: &DatagramMeta, packet: Verified<&[u8]>, decoded: &mut Decoded) {
         self.statistics.packets_received += 1;
-        let Some(reliability) = self.codec.decode(packet, decoded) else {
+        let Some(reliability) = self.codec.decode(packet.bytes(), decoded) else {
             self.refuse_unknown(arrived, packet);
             return;
         };
-        let payload = decoded.payload(packet);
+        let payload = decoded.payload(packet.bytes());
         let command = &decoded.command;
         let response = command.flags().contains(Flags::RESPONSE);
         match command.kind() {
@@ -94,8 +97,8 @@ impl<M: Memory> Engine<M> {
 
     /// A request that this version does not know is refused by name, all else that cannot be read is dropped (P-3.1).
     #[cold]
-    fn refuse_unknown(&mut self, arrived: &Arrived, packet: &[u8]) {
-        let unknown = self.codec.unknown_request(packet);
+    fn refuse_unknown(&mut self, arrived: &DatagramMeta, packet: Verified<&[u8]>) {
+        let unknown = self.codec.unknown_request(packet.bytes());
         let Some((command, reliability)) = unknown.filter(|(_, r)| u32::from(r.span) < WINDOW_MAX) else {
             self.statistics.dropped_malformed += 1;
             return;
@@ -106,7 +109,7 @@ impl<M: Memory> Engine<M> {
             Ok(None) => return,
             Err(status) => return self.refuse_ticket(request, status, Kind::Acknowledge),
         };
-        let Some(state) = self.lives.get_mut(life) else { return };
+        let Some(state) = self.target.lives.get_mut(life) else { return };
         state.last = arrived.now;
         match state.arrive(request.psn, reliability.span) {
             Arrival::New => {
@@ -117,12 +120,12 @@ impl<M: Memory> Engine<M> {
             // The psn was something else before: the initiator breaks P-3.4, and is not answered.
             _ => self.statistics.duplicates += 1,
         }
-        self.lives_due = self.lives_due.min(arrived.now.plus_micros(ORDER_HOLD_US));
+        self.target.lives_due = self.target.lives_due.min(arrived.now.plus_micros(ORDER_HOLD_US));
     }
 
-    fn request_of(arrived: &Arrived, command: &Command, reliability: &Reliability) -> Request {
+    fn request_of(arrived: &DatagramMeta, command: &Command, reliability: &Reliability) -> Request {
         Request {
-            from: arrived.from,
+            path: arrived.path,
             handle: reliability.handle,
             psn: command.sequence() as u32,
             ticket: reliability.ticket,
@@ -135,7 +138,13 @@ impl<M: Memory> Engine<M> {
         }
     }
 
-    fn handle_request(&mut self, arrived: &Arrived, packet: &[u8], decoded: &Decoded, reliability: &Reliability) {
+    fn handle_request(
+        &mut self,
+        arrived: &DatagramMeta,
+        packet: Verified<&[u8]>,
+        decoded: &Decoded,
+        reliability: &Reliability,
+    ) {
         let request = Self::request_of(arrived, &decoded.command, reliability);
         if u32::from(reliability.span) >= WINDOW_MAX {
             self.answer(request, Status::ProtocolError, 0, Kind::Acknowledge);
@@ -149,13 +158,21 @@ impl<M: Memory> Engine<M> {
                 return;
             }
         };
-        let Some(state) = self.lives.get_mut(life) else { return };
+        let Some(state) = self.target.lives.get_mut(life) else { return };
         state.last = arrived.now;
-        if arrived.marked {
-            state.ecn_marks = state.ecn_marks.wrapping_add(1);
+        if arrived.marked
+            && let Some(node) = self.nodes.get_mut(state.node)
+        {
+            node.session.ecn_marks = node.session.ecn_marks.wrapping_add(1);
         }
-        let input =
-            RequestIn { now: arrived.now, request, decoded, reliability, payload: decoded.payload(packet), life };
+        let input = RequestIn {
+            now: arrived.now,
+            request,
+            decoded,
+            reliability,
+            payload: decoded.payload(packet.bytes()),
+            life,
+        };
         let arrival = state.arrive(request.psn, reliability.span);
         let is_read = decoded.command.kind() == Kind::ReadRequest;
         match arrival {
@@ -198,11 +215,11 @@ impl<M: Memory> Engine<M> {
                 self.conclude(&input, packet, verdict);
             }
         }
-        self.lives_due = self.lives_due.min(arrived.now.plus_micros(ORDER_HOLD_US));
+        self.target.lives_due = self.target.lives_due.min(arrived.now.plus_micros(ORDER_HOLD_US));
     }
 
     /// Marks the psn as the verdict says, and answers (P-7.7: nothing happens between executing and this).
-    fn conclude(&mut self, input: &RequestIn<'_>, packet: &[u8], verdict: Verdict) {
+    fn conclude(&mut self, input: &RequestIn<'_>, packet: Verified<&[u8]>, verdict: Verdict) {
         let request = input.request;
         if verdict != Verdict::OutOfOrder {
             let command = &input.decoded.command;
@@ -216,15 +233,15 @@ impl<M: Memory> Engine<M> {
             return;
         }
         // What one life may hold follows how many there are.
-        let budget = (HELD_MAX_BYTES / self.lives.len().max(1)).clamp(ORDER_HOLD_BYTES, ORDER_HOLD_MAX_BYTES);
-        let Some(life) = self.lives.get_mut(input.life) else { return };
-        if life.held_bytes + packet.len() > budget {
+        let budget = (HELD_MAX_BYTES / self.target.lives.len().max(1)).clamp(ORDER_HOLD_BYTES, ORDER_HOLD_MAX_BYTES);
+        let Some(life) = self.target.lives.get_mut(input.life) else { return };
+        if life.held_bytes + packet.bytes().len() > budget {
             // It stays unseen: the initiator sends it again.
             return;
         }
         self.statistics.held += 1;
         life.mark(request.psn, Mark::Held);
-        life.held_bytes += packet.len();
+        life.held_bytes += packet.bytes().len();
         life.held.push(Held {
             psn: request.psn,
             stream: (request.source, request.destination),
@@ -237,7 +254,7 @@ impl<M: Memory> Engine<M> {
     }
 
     fn mark_and_answer(&mut self, index: u32, request: Request, verdict: Verdict, asked: Asked) {
-        let Some(life) = self.lives.get_mut(index) else { return };
+        let Some(life) = self.target.lives.get_mut(index) else { return };
         match verdict {
             Verdict::Accepted => {
                 life.accept(request.psn);
@@ -255,21 +272,21 @@ impl<M: Memory> Engine<M> {
 
     /// Looks again at packets that waited for order: those of a stream that went on, and those that waited too long.
     pub(super) fn release_held(&mut self, now: Time, index: u32, mut stream: Option<(u32, u32)>) {
-        if self.lives.get(index).is_none_or(|life| life.held.is_empty()) {
+        if self.target.lives.get(index).is_none_or(|life| life.held.is_empty()) {
             return;
         }
         let codec = Arc::clone(&self.codec);
         let mut decoded = Decoded::default();
         loop {
-            let Some(life) = self.lives.get_mut(index) else { return };
-            let peer = life.peer;
+            let Some(life) = self.target.lives.get_mut(index) else { return };
+            let path = self.nodes.get(life.node).map_or(Path::NOWHERE, |node| node.session.path);
             let Some(at) = life.next_held(stream, now) else { return };
             let held = life.held.swap_remove(at);
             stream = Some(held.stream);
-            life.held_bytes = life.held_bytes.saturating_sub(held.packet.len());
+            life.held_bytes = life.held_bytes.saturating_sub(held.packet.bytes().len());
             life.unmark(held.psn);
-            let Some(reliability) = codec.decode(&held.packet, &mut decoded) else { continue };
-            let arrived = Arrived { now: held.arrival, from: peer, timestamp: held.timestamp, marked: false };
+            let Some(reliability) = codec.decode(held.packet.bytes(), &mut decoded) else { continue };
+            let arrived = DatagramMeta { now: held.arrival, path, timestamp: held.timestamp, marked: false };
             let mut request = Self::request_of(&arrived, &decoded.command, &reliability);
             request.arrival = held.arrival;
             let input = RequestIn {
@@ -277,7 +294,7 @@ impl<M: Memory> Engine<M> {
                 request,
                 decoded: &decoded,
                 reliability: &reliability,
-                payload: decoded.payload(&held.packet),
+                payload: decoded.payload(held.packet.bytes()),
                 life: index,
             };
             let verdict = self.execute(&input);
@@ -291,95 +308,105 @@ impl<M: Memory> Engine<M> {
     /// The life that a ticket names, begun or woken when that is right. `Ok(None)`: nothing is to be done. A PROBE (no span)
     /// begins none.
     fn life_of_ticket(&mut self, now: Time, request: &Request, span: Option<u16>) -> Result<Option<u32>, Status> {
-        let (peer, ticket) = (request.from, request.ticket);
+        let (peer, ticket) = (request.node(), request.ticket);
         let current = self.life_index(peer);
-        let living = current.and_then(|index| self.lives.get(index)).map(|life| life.ticket);
+        let living = current.and_then(|index| self.target.lives.get(index)).map(|life| life.ticket);
         if living == Some(ticket) {
-            self.last_life = current.unwrap_or(self.last_life);
             return Ok(current);
         }
-        let stone = if living.is_none() { self.tombstones.get(peer, now) } else { None };
+        let stone = if living.is_none() { self.target.tombstones.get(peer, now) } else { None };
         if let Some(stone) = stone.filter(|stone| stone.ticket == ticket) {
             let Some(span) = span else {
                 // P-7.4: the flow is remembered for RETAIN from now.
-                self.tombstones.remove(peer);
-                self.tombstones.insert(peer, Tombstone { last: now, ..stone });
+                self.target.tombstones.remove(peer);
+                self.target.tombstones.insert(peer, Tombstone { last: now, ..stone });
                 return Ok(None);
             };
             let base = request.psn.wrapping_sub(u32::from(span));
-            let floor = if crate::reliable::before(stone.floor, base) { base } else { stone.floor };
-            let index = self.begin_life(now, peer, Life::new(peer, ticket, base, floor, now))?;
+            let floor = if crate::flow::before(stone.floor, base) { base } else { stone.floor };
+            let index = self.begin_life(now, request, base, floor)?;
             return Ok(Some(index));
         }
         let known = living.or(stone.map(|stone| stone.ticket));
         if ticket == 0 {
             return if span.is_some() { Err(Status::Synchronise) } else { Ok(None) };
         }
-        if ticket < self.first_ticket || ticket > self.last_ticket {
+        if ticket < self.target.first_ticket || ticket > self.target.last_ticket {
             return Err(Status::Restarted);
         }
-        if ticket <= self.discarded_ticket || known.is_some_and(|known| known > ticket) {
+        if ticket <= self.target.discarded_ticket || known.is_some_and(|known| known > ticket) {
             return Err(Status::Synchronise);
         }
         let Some(span) = span else { return Ok(None) };
         let base = request.psn.wrapping_sub(u32::from(span));
         // A greater ticket ends the life before it; if there is no room for it, the life before it stays.
-        let index = self.begin_life(now, peer, Life::new(peer, ticket, base, base, now))?;
+        let index = self.begin_life(now, request, base, base)?;
         Ok(Some(index))
     }
 
-    fn begin_life(&mut self, now: Time, peer: core::net::SocketAddr, life: Life) -> Result<u32, Status> {
-        if let Some(&earlier) = self.life_of.get(&Peer(peer)) {
-            self.end_life(now, earlier);
+    fn begin_life(&mut self, now: Time, request: &Request, base: u32, floor: u32) -> Result<u32, Status> {
+        let peer = request.node();
+        if let Some(earlier) = self.life_index(peer) {
+            self.end_life(earlier);
         } else {
             // Every life must fit among the tombstones when its peer falls silent.
             // A tombstone that wakes up leaves its own place.
-            let own = usize::from(self.tombstones.get(peer, now).is_some());
-            let total = self.lives.len() + self.tombstones.len() - own;
+            let own = usize::from(self.target.tombstones.get(peer, now).is_some());
+            let total = self.target.lives.len() + self.target.tombstones.len() - own;
             if total >= self.config.tombstones_max {
                 return Err(Status::Busy);
             }
-            if self.lives.len() >= self.config.lives_max {
+            if self.target.lives.len() >= self.config.lives_max {
                 self.shrink_lives(now, true);
-                if self.lives.len() >= self.config.lives_max {
+                if self.target.lives.len() >= self.config.lives_max {
                     return Err(Status::Busy);
                 }
             }
         }
-        self.tombstones.remove(peer);
-        let index = self.lives.insert(life);
-        self.life_of.insert(Peer(peer), index);
+        self.target.tombstones.remove(peer);
+        let node = self.nodes.enter(peer, request.path, &mut self.random);
+        let index = self.target.lives.insert(Life::new(node, request.ticket, base, floor, now));
+        if let Some(node) = self.nodes.get_mut(node) {
+            node.rx_flow = Some(index);
+        }
         Ok(index)
     }
 
     /// Ends a life for good: a greater one takes its place, or RETAIN has passed.
-    pub(super) fn end_life(&mut self, now: Time, index: u32) {
-        let Some(life) = self.lives.remove(index) else { return };
-        self.life_of.remove(&Peer(life.peer));
-        self.abort_messages(now, index);
+    pub(super) fn end_life(&mut self, index: u32) {
+        if self.remove_life(index) {
+            self.abort_messages(index);
+        }
+    }
+
+    fn remove_life(&mut self, index: u32) -> bool {
+        let Some(life) = self.target.lives.remove(index) else { return false };
+        if let Some(node) = self.nodes.get_mut(life.node) {
+            node.rx_flow = None;
+        }
+        self.nodes.rest(life.node);
+        true
     }
 
     /// Turns idle lives into tombstones.
     pub(super) fn shrink_lives(&mut self, now: Time, in_need: bool) {
         let mut from = 0;
-        while let Some(index) = self.lives.next_from(from) {
+        while let Some(index) = self.target.lives.next_from(from) {
             from = index + 1;
-            let Some(life) = self.lives.get(index) else { continue };
+            let Some(life) = self.target.lives.get(index) else { continue };
             let rested = in_need || now >= life.last.plus_micros(ORDER_HOLD_US);
             if !rested || !life.is_idle() {
                 continue;
             }
             let stone = Tombstone { ticket: life.ticket, floor: life.floor(), last: life.last };
-            let peer = life.peer;
+            let Some(peer) = self.nodes.get(life.node).map(|node| node.id) else { continue };
             #[cfg(feature = "plant")]
             if self.config.plant == Some(super::Plant::FreeLifeEarly) {
-                self.lives.remove(index);
-                self.life_of.remove(&Peer(peer));
+                self.remove_life(index);
                 continue;
             }
-            if self.tombstones.insert(peer, stone) {
-                self.lives.remove(index);
-                self.life_of.remove(&Peer(peer));
+            if self.target.tombstones.insert(peer, stone) {
+                self.remove_life(index);
             }
         }
     }
@@ -394,20 +421,20 @@ impl<M: Memory> Engine<M> {
         if !matches!(status, Status::Synchronise | Status::Restarted) {
             return 0;
         }
-        self.last_ticket += 1;
+        self.target.last_ticket += 1;
         self.statistics.tickets_offered += 1;
-        self.last_ticket
+        self.target.last_ticket
     }
 
-    fn handle_probe(&mut self, arrived: &Arrived, decoded: &Decoded, reliability: &Reliability, padding: usize) {
+    fn handle_probe(&mut self, arrived: &DatagramMeta, decoded: &Decoded, reliability: &Reliability, padding: usize) {
         let request = Self::request_of(arrived, &decoded.command, reliability);
         let (status, offer) = match self.life_of_ticket(arrived.now, &request, None) {
             Ok(life) => {
-                if let Some(life) = life.and_then(|index| self.lives.get_mut(index)) {
+                if let Some(life) = life.and_then(|index| self.target.lives.get_mut(index)) {
                     life.probed(request.psn.wrapping_sub(u32::from(reliability.span)), request.psn);
                     life.last = arrived.now;
                 }
-                self.lives_due = self.lives_due.min(arrived.now.plus_micros(ORDER_HOLD_US));
+                self.target.lives_due = self.target.lives_due.min(arrived.now.plus_micros(ORDER_HOLD_US));
                 (Status::Accepted, 0)
             }
             Err(status) => (status, self.offer(status)),
@@ -423,14 +450,14 @@ impl<M: Memory> Engine<M> {
 
     fn push_answer(&mut self, answer: Answer) {
         // A peer that floods us is not answered; an honest one asks again.
-        if self.answers.len() < ANSWERS_MAX {
-            self.answers.push_back(answer);
+        if self.target.answers.len() < ANSWERS_MAX {
+            self.target.answers.push_back(answer);
         }
     }
 
     pub(super) fn respond(&mut self, response: Response) {
-        if self.responses.len() < ANSWERS_MAX {
-            self.responses.push_back(response);
+        if self.target.responses.len() < ANSWERS_MAX {
+            self.target.responses.push_back(response);
         }
     }
 
@@ -440,18 +467,18 @@ impl<M: Memory> Engine<M> {
     }
 
     fn owe_acknowledgement(&mut self, index: u32, request: Request, asked: Asked) {
-        let Some(life) = self.lives.get_mut(index) else { return };
+        let Some(life) = self.target.lives.get_mut(index) else { return };
         let due = request.arrival.plus_micros(ACK_DELAY_US);
         let mut ack = life.ack.unwrap_or(PendingAck { request, packets: 0, due, soon: Time::NEVER });
         if ack.packets == 0 {
-            self.acks_later.push_back((due, index));
+            self.target.acks_later.push_back((due, index));
         }
         (ack.request, ack.packets) = (request, ack.packets + 1);
         if asked == Asked::Now || ack.packets == ACK_EVERY {
-            self.acks_now.push_back(index);
+            self.target.acks_now.push_back(index);
         } else if asked == Asked::Soon && ack.soon == Time::NEVER {
             ack.soon = request.arrival.plus_micros(ACK_SOON_US);
-            self.acks_soon.push_back((ack.soon, index));
+            self.target.acks_soon.push_back((ack.soon, index));
         }
         life.ack = Some(ack);
     }
@@ -467,10 +494,11 @@ impl<M: Memory> Engine<M> {
             Kind::Control => return Verdict::Refused(Status::NotReady),
             _ => {}
         }
-        let source = Address { socket: input.request.from, endpoint: input.request.source };
-        let Some(endpoint) = self.endpoint_for(input.request.destination, EndpointKind::Reliable, source) else {
+        let source = input.request.node().endpoint(input.request.source);
+        let Some(endpoint) = self.delivery.endpoint_for(input.request.destination, EndpointKind::Reliable, source)
+        else {
             // What it has sent to somebody it must let him fetch, whoever else it is there for.
-            if command.kind() == Kind::ReadRequest && self.offered(command.key(), input.request.from).is_some() {
+            if command.kind() == Kind::ReadRequest && self.offered(command.key(), input.request.node()).is_some() {
                 return self.execute_read(input, true);
             }
             return self.refused_send(input, Status::NoSuchEndpoint);
@@ -508,7 +536,7 @@ impl<M: Memory> Engine<M> {
         let command = &input.decoded.command;
         let request = &input.request;
         if matches!(command.kind(), Kind::Send | Kind::TaggedSend | Kind::ReadyToSend)
-            && let Some(life) = self.lives.get_mut(input.life)
+            && let Some(life) = self.target.lives.get_mut(input.life)
         {
             let number = command.message() as u32;
             life.passed(request.source, request.destination, number, input.reliability.after);
@@ -520,28 +548,28 @@ impl<M: Memory> Engine<M> {
     }
 
     /// The message that a peer was offered to fetch under this key.
-    fn offered(&mut self, key: u64, from: core::net::SocketAddr) -> Option<&mut crate::reliable::entry::Entry> {
-        let entry = self.entries.get_mut(key as u16)?;
-        (key != 0 && entry.rendezvous == key && entry.to.socket == from).then_some(entry)
+    fn offered(&mut self, key: u64, from: NodeId) -> Option<&mut crate::flow::retransmit::Entry> {
+        let entry = self.initiator.entries.get_mut(key as u16)?;
+        (key != 0 && entry.rendezvous == key && NodeId::of(entry.to) == from).then_some(entry)
     }
 
     fn execute_read(&mut self, input: &RequestIn<'_>, first_time: bool) -> Verdict {
         let command = &input.decoded.command;
         let (key, address) = (command.key(), command.address());
         let (offset, length) = (command.offset() as u32, command.length() as u32);
-        if self.responses.len() >= ANSWERS_MAX {
+        if self.target.responses.len() >= ANSWERS_MAX {
             return Verdict::Refused(Status::NotReady);
         }
         if u64::from(offset) + u64::from(length) > MESSAGE_LENGTH_MAX_BYTES {
             return Verdict::Refused(Status::LengthError);
         }
         let handle = key as u16;
-        let from = input.request.from;
+        let from = input.request.node();
         let data = if let Some(entry) = self.offered(key, from) {
             entry.fetched = true;
             ResponseData::Message { handle, rendezvous: key, address, offset, length }
         } else {
-            if let Err(fault) = self.memory.remote(key, address, u64::from(length), Access::REMOTE_READ) {
+            if let Err(fault) = self.delivery.memory().remote(key, address, u64::from(length), Access::REMOTE_READ) {
                 return Verdict::Refused(status_of(fault));
             }
             ResponseData::Region { key, address, offset, length }
@@ -550,9 +578,9 @@ impl<M: Memory> Engine<M> {
         if first_time
             && matches!(data, ResponseData::Region { .. })
             && offset == 0
-            && let Some(&endpoint) = self.endpoint_of.get(&input.request.destination)
+            && let Some(endpoint) = self.delivery.endpoint_by_number(input.request.destination)
         {
-            self.count_remote(endpoint, key, Touched::READ);
+            self.delivery.count_remote(endpoint, key, Touched::READ);
         }
         self.respond_in_pieces(input.request, command.message() as u32, data);
         Verdict::Responded
@@ -561,7 +589,7 @@ impl<M: Memory> Engine<M> {
     /// A read may ask for more than fits into a datagram of ours (P-5.3).
     fn respond_in_pieces(&mut self, request: Request, number: u32, data: ResponseData) {
         // A peer asks for what fits on the way as it knows it; the way back is the same unless we know better.
-        let mtu = self.path_bytes(request.from).unwrap_or(crate::limits::MTU_MAX_BYTES);
+        let mtu = self.path_bytes(request.node()).unwrap_or(crate::limits::MTU_MAX_BYTES);
         let room = mtu.saturating_sub(RESPONSE_HEADERS_BYTES).max(1);
         let split = |at: u32, length: u32| -> ResponseData {
             match data {
@@ -620,33 +648,33 @@ impl<M: Memory> Engine<M> {
         if call.count == 0 || input.payload.len() != payload || command.length() != payload as u64 || too_long {
             return Verdict::Refused(Status::LengthError);
         }
-        let target = self.memory.remote(command.key(), command.address(), bytes as u64, Access::REMOTE_ATOMIC);
+        let target =
+            self.delivery.memory().remote(command.key(), command.address(), bytes as u64, Access::REMOTE_ATOMIC);
         let target = match target {
             Ok(target) if target.length == bytes as u64 => target,
             Ok(_) => return Verdict::Refused(Status::OperationFailed),
             Err(fault) => return Verdict::Refused(status_of(fault)),
         };
-        let Some(life) = self.lives.get_mut(input.life) else { return Verdict::Refused(Status::NotReady) };
+        let Some(life) = self.target.lives.get_mut(input.life) else { return Verdict::Refused(Status::NotReady) };
         // The response must be kept before the atomic is executed (P-7.2).
-        if fetch && life.replay.len() >= REPLAY_RESULTS_MAX {
+        if fetch && life.replay.is_full() {
             return Verdict::Refused(Status::NotReady);
         }
         let (compares, operands) = match class {
             AtomicClass::Compare => input.payload.split_at(payload / 2),
             _ => (&[] as &[u8], input.payload),
         };
-        let mut result = alloc::vec![0; if fetch { bytes } else { 0 }];
-        if let Err(fault) = self.memory.atomic(target, call, operands, compares, &mut result) {
+        let mut result = if fetch { life.replay.room(bytes) } else { Vec::new() };
+        if let Err(fault) = self.delivery.memory_mut().atomic(target, call, operands, compares, &mut result) {
+            life.replay.give_back(result);
             return Verdict::Refused(status_of(fault));
         }
-        self.count_remote(endpoint, command.key(), Touched::by_atomic(call, fetch));
+        self.delivery.count_remote(endpoint, command.key(), Touched::by_atomic(call, fetch));
         if !fetch {
             return Verdict::Accepted;
         }
         let number = command.message() as u32;
-        if let Some(life) = self.lives.get_mut(input.life) {
-            life.replay.push_back(Replay { psn: input.request.psn, number, result });
-        }
+        life.replay.keep(Replay { psn: input.request.psn, number, result });
         self.respond(Response { request: input.request, number, data: ResponseData::Replay });
         Verdict::Responded
     }
@@ -657,8 +685,9 @@ impl<M: Memory> Engine<M> {
         if kind == 0 || kind > 3 || scope > 1 {
             return Verdict::Refused(Status::NotSupported);
         }
-        let range = self.memory.remote(command.key(), command.address(), command.length(), Access::REMOTE_WRITE);
-        match range.and_then(|range| self.memory.flush(range, kind & 2 != 0)) {
+        let range =
+            self.delivery.memory().remote(command.key(), command.address(), command.length(), Access::REMOTE_WRITE);
+        match range.and_then(|range| self.delivery.memory_mut().flush(range, kind & 2 != 0)) {
             Ok(()) => Verdict::Accepted,
             Err(fault) => Verdict::Refused(status_of(fault)),
         }
@@ -669,25 +698,11 @@ impl<M: Memory> Engine<M> {
         if command.length() > VERIFY_MAX_BYTES {
             return Verdict::Refused(Status::LengthError);
         }
-        match self.checksum_of(command.key(), command.address(), command.length()) {
+        match self.delivery.checksum_of(command.key(), command.address(), command.length()) {
             Ok(crc) if u64::from(crc) == command.slot(Slot::Argument2) => Verdict::Accepted,
             Ok(_) => Verdict::Refused(Status::ChecksumMismatch),
             Err(fault) => Verdict::Refused(status_of(fault)),
         }
-    }
-
-    pub(super) fn checksum_of(&self, key: u64, address: u64, length: u64) -> Result<u32, Fault> {
-        let (mut crc, mut at) = (0, 0);
-        while at < length {
-            let address = address.checked_add(at).ok_or(Fault::OutOfBounds)?;
-            let piece = self.memory.remote(key, address, length - at, Access::REMOTE_READ)?;
-            if piece.length == 0 {
-                return Err(Fault::OutOfBounds);
-            }
-            crc = self.memory.crc32c(crc, piece)?;
-            at += piece.length;
-        }
-        Ok(crc)
     }
 }
 

@@ -10,10 +10,11 @@ use weft_wire::table::{Decoded, OpcodeId, ProtocolId, Tables};
 
 use super::{Reliability, SESSION_BYTES, SessionHeader, TRAILER_BYTES, TRANSPORT_BYTES};
 
-/// First byte of the session header: version 1; sealed; a bundle.
+/// First byte of the session header: version 1; sealed; a bundle; a trailer over the first bytes alone.
 const VERSION: u8 = 0x10;
 const SEALED: u8 = 0x08;
 const BUNDLE: u8 = 0x04;
+const PARTIAL: u8 = 0x02;
 
 const OPCODE_SEND: u8 = 0x01;
 const OPCODE_TAGGED_SEND: u8 = 0x03;
@@ -96,13 +97,14 @@ impl Straight {
             sequence: u64_at::<_, 8>(header),
             timestamp: u32_at::<_, 16>(header),
             bundle: first & BUNDLE != 0,
+            partial: first & PARTIAL != 0,
         })
     }
 
     /// As [`super::Codec::write_session`], into a header of zeros or an earlier session's.
     #[inline]
     pub(super) fn write_session(header: &mut [u8; SESSION_BYTES], session: &SessionHeader) {
-        header[0] = VERSION | if session.bundle { BUNDLE } else { 0 };
+        header[0] = VERSION | if session.bundle { BUNDLE } else { 0 } | if session.partial { PARTIAL } else { 0 };
         header[1] = session.class;
         put::<_, 4, 4>(header, session.id.to_be_bytes());
         put::<_, 8, 8>(header, session.sequence.to_be_bytes());
@@ -395,9 +397,10 @@ mod tests {
 
         #[test]
         fn writes_sessions_as_the_tables(class in any::<u8>(), id in any::<u32>(), sequence in any::<u64>(),
-                                         timestamp in any::<u32>(), bundle in any::<bool>()) {
+                                         timestamp in any::<u32>(), bundle in any::<bool>(),
+                                         partial in any::<bool>()) {
             let [straight, by_tables] = codecs();
-            let session = SessionHeader { class, id, sequence, timestamp, bundle };
+            let session = SessionHeader { class, id, sequence, timestamp, bundle, partial };
             let (mut left, mut right) = ([0; SESSION_BYTES], [0; SESSION_BYTES]);
             straight.write_session(&mut left, &session);
             by_tables.write_session(&mut right, &session);

@@ -15,7 +15,8 @@ use std::sync::{Arc, OnceLock};
 use weft_core::address::{Address, PeerId};
 use weft_core::atomic::{AtomicCall, AtomicOperation, Datatype, apply};
 use weft_core::command::{Command, EndpointId, Operation, PostError, Receive};
-use weft_core::engine::{Bindings, Config, EndpointKind, Engine, Piece, Transmit};
+use weft_core::delivery::{Bindings, EndpointKind};
+use weft_core::engine::{Config, Engine, Piece, Transmit};
 use weft_core::event::{Completion, QueueId};
 use weft_core::memory::{Access, Fault, Granted, LocalKey, Memory};
 use weft_core::packet::Codec;
@@ -136,15 +137,20 @@ pub(crate) struct Node {
 
 impl Node {
     pub(crate) fn address(&self, endpoint: EndpointId) -> Address {
-        Address { socket: self.socket, endpoint: self.engine.endpoint_number(endpoint).unwrap() }
+        Address { socket: self.socket, endpoint: self.engine.delivery().endpoint_number(endpoint).unwrap() }
     }
 }
+
+/// What is done to a datagram on its way.
+type Damage = Box<dyn FnMut(&mut [u8])>;
 
 /// Two nodes with a peer each: the other's reliable and datagram endpoints.
 pub(crate) struct Pair {
     pub(crate) nodes: [Node; 2],
     pub(crate) now: Time,
     pub(crate) datagrams: usize,
+    /// Done to each datagram on its way.
+    pub(crate) damage: Damage,
 }
 
 pub(crate) const PEER: PeerId = PeerId(0);
@@ -163,11 +169,12 @@ impl Pair {
     pub(crate) fn with(config: Config, capacity: usize) -> Pair {
         let node = |number: u8| {
             let mut engine = Engine::new(config.clone(), codec(), [number; 32], TestMemory::default());
-            let (sends, receives) = (engine.open_queue(capacity), engine.open_queue(capacity));
+            let (sends, receives) =
+                (engine.delivery_mut().open_queue(capacity), engine.delivery_mut().open_queue(capacity));
             let bindings =
                 Bindings { transmit_queue: Some(sends), receive_queue: Some(receives), ..Bindings::default() };
-            let endpoint = engine.open_endpoint(EndpointKind::Reliable, bindings);
-            let datagrams = engine.open_endpoint(EndpointKind::Datagram, bindings);
+            let endpoint = engine.delivery_mut().open_endpoint(EndpointKind::Reliable, bindings);
+            let datagrams = engine.delivery_mut().open_endpoint(EndpointKind::Datagram, bindings);
             let socket = SocketAddr::from(([10, 0, 0, number], 4000));
             Node { engine, socket, endpoint, datagrams, sends, receives }
         };
@@ -175,10 +182,10 @@ impl Pair {
         for at in 0..2 {
             let addresses = [nodes[1 - at].endpoint, nodes[1 - at].datagrams].map(|e| nodes[1 - at].address(e));
             for address in addresses {
-                nodes[at].engine.addresses_mut().insert(address, 1232).unwrap();
+                nodes[at].engine.delivery_mut().addresses_mut().insert(address, 1232).unwrap();
             }
         }
-        Pair { nodes, now: Time::from_micros(1_000_000), datagrams: 0 }
+        Pair { nodes, now: Time::from_micros(1_000_000), datagrams: 0, damage: Box::new(|_| {}) }
     }
 
     /// Carries datagrams to and fro, and lets time pass, until nothing more happens for a while.
@@ -211,22 +218,25 @@ impl Pair {
                 Piece::Bytes { start, length } => {
                     bytes.extend_from_slice(&transmit.bytes[*start as usize..][..*length as usize]);
                 }
-                Piece::Memory(granted) => bytes.extend_from_slice(self.nodes[from].engine.memory().bytes(*granted)),
+                Piece::Memory(granted) => {
+                    bytes.extend_from_slice(self.nodes[from].engine.delivery().memory().bytes(*granted))
+                }
             }
         }
         let socket = self.nodes[from].socket;
         let to = &mut self.nodes[1 - from];
-        assert_eq!(transmit.to, to.socket);
+        assert_eq!(transmit.path.remote, to.socket);
         let size = if transmit.segment_bytes == 0 { bytes.len() } else { transmit.segment_bytes };
         for datagram in bytes.chunks_mut(size) {
             self.datagrams += 1;
+            (self.damage)(datagram);
             // As drivers do: what it leaves is taken when time passes.
-            to.engine.handle_datagram_early(self.now, socket, datagram, false);
+            to.engine.handle_datagram_early(self.now, socket.into(), datagram, false);
         }
     }
 
     pub(crate) fn buffer(&mut self, node: usize, bytes: Vec<u8>) -> LocalKey {
-        self.nodes[node].engine.memory_mut().add(bytes)
+        self.nodes[node].engine.delivery_mut().memory_mut().add(bytes)
     }
 
     pub(crate) fn send(&mut self, node: usize, bytes: &[u8], change: impl Fn(&mut Command)) -> Result<(), PostError> {
@@ -256,22 +266,22 @@ impl Pair {
             counter: None,
         };
         change(&mut receive);
-        self.nodes[node].engine.post_receive(self.now, &receive).unwrap();
+        self.nodes[node].engine.delivery_mut().post_receive(&receive).unwrap();
         local
     }
 
     pub(crate) fn sent(&mut self, node: usize) -> Completion {
         let queue = self.nodes[node].sends;
-        self.nodes[node].engine.poll_completion(queue).expect("a completion of a send")
+        self.nodes[node].engine.delivery_mut().poll_completion(queue).expect("a completion of a send")
     }
 
     pub(crate) fn received(&mut self, node: usize) -> Completion {
         let queue = self.nodes[node].receives;
-        self.nodes[node].engine.poll_completion(queue).expect("a completion of a receive")
+        self.nodes[node].engine.delivery_mut().poll_completion(queue).expect("a completion of a receive")
     }
 
     pub(crate) fn bytes(&self, node: usize, key: LocalKey) -> &[u8] {
-        &self.nodes[node].engine.memory().slots[key.0 as usize]
+        &self.nodes[node].engine.delivery().memory().slots[key.0 as usize]
     }
 
     /// Nothing is left over.
@@ -282,8 +292,8 @@ impl Pair {
             self.now = self.now.plus_micros(70_000_000);
         }
         for node in &mut self.nodes {
-            assert_eq!(node.engine.poll_completion(node.sends), None);
-            assert_eq!(node.engine.poll_completion(node.receives), None);
+            assert_eq!(node.engine.delivery_mut().poll_completion(node.sends), None);
+            assert_eq!(node.engine.delivery_mut().poll_completion(node.receives), None);
             let state = node.engine.state();
             assert_eq!(state, weft_core::engine::State { receives: state.receives, ..Default::default() });
         }
@@ -298,7 +308,9 @@ pub(crate) fn datagrams(pair: &Pair, from: usize, transmit: &Transmit) -> Vec<Ve
             Piece::Bytes { start, length } => {
                 bytes.extend_from_slice(&transmit.bytes[*start as usize..][..*length as usize]);
             }
-            Piece::Memory(granted) => bytes.extend_from_slice(pair.nodes[from].engine.memory().bytes(*granted)),
+            Piece::Memory(granted) => {
+                bytes.extend_from_slice(pair.nodes[from].engine.delivery().memory().bytes(*granted))
+            }
         }
     }
     let size = if transmit.segment_bytes == 0 { bytes.len().max(1) } else { transmit.segment_bytes };
@@ -317,7 +329,7 @@ pub(crate) fn drain(pair: &mut Pair, from: usize) -> Vec<Vec<u8>> {
 
 pub(crate) fn give(pair: &mut Pair, to: usize, mut datagram: Vec<u8>) {
     let from = pair.nodes[1 - to].socket;
-    pair.nodes[to].engine.handle_datagram(pair.now, from, &mut datagram, false);
+    pair.nodes[to].engine.handle_datagram(pair.now, from.into(), &mut datagram, false);
 }
 
 pub(crate) fn pattern(length: usize, seed: u8) -> Vec<u8> {

@@ -24,7 +24,8 @@ fn run(seed: u64, faults: Faults, on_receive: bool) -> (Vec<Vec<u8>>, FaultCount
         let bytes: Vec<u8> = (first..first + 10).flat_map(|number| [number.to_be_bytes(); 2].concat()).collect();
         let pieces = [Segment::from_slice(&bytes)];
         assert_eq!(
-            a.send(&[Outgoing { to, pieces: &pieces, segment_bytes: 8, class: 0, may_fragment: false }]).unwrap(),
+            a.send(&[Outgoing { path: to.into(), pieces: &pieces, segment_bytes: 8, class: 0, may_fragment: false }])
+                .unwrap(),
             1
         );
         while b.receive(&mut |incoming| arrived.push(incoming.bytes.to_vec())).unwrap() > 0 {}
@@ -113,7 +114,8 @@ fn delay_waits_for_the_clock() {
     let mut a: Faulty<LoopbackLink> =
         Faulty::with_clock(a, 5, faults, Faults::default(), move || Time(clock.load(Ordering::Relaxed)));
     let pieces = [Segment::from_slice(b"late")];
-    a.send(&[Outgoing { to: b.local(), pieces: &pieces, segment_bytes: 0, class: 0, may_fragment: false }]).unwrap();
+    a.send(&[Outgoing { path: (b.local()).into(), pieces: &pieces, segment_bytes: 0, class: 0, may_fragment: false }])
+        .unwrap();
     for (micros, arrives) in [(0, 0), (99, 0), (100, 1), (101, 0)] {
         time.store(micros * 1000, Ordering::Relaxed);
         // Receiving moves what is sent, too.
@@ -129,7 +131,8 @@ fn too_big_is_told_as_the_link_inside_would() {
     let bytes = [0; 1501];
     let pieces = [Segment::from_slice(&bytes)];
     let to = b.local();
-    let sent = a.send(&[Outgoing { to, pieces: &pieces, segment_bytes: 0, class: 0, may_fragment: false }]);
-    assert!(matches!(sent, Err(SendError::TooBig { to: told }) if told == to));
+    let sent =
+        a.send(&[Outgoing { path: to.into(), pieces: &pieces, segment_bytes: 0, class: 0, may_fragment: false }]);
+    assert!(matches!(sent, Err(SendError::TooBig { path: told }) if told == to.into()));
     assert_eq!(a.sent().datagrams, 0);
 }

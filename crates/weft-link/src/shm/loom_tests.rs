@@ -1,8 +1,7 @@
 //! Every interleaving of two threads on a ring of one near slot and one or two far ones, and every value that a load may give in the memory model.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test --release -p weft-link --lib shm` runs it. Barriers over all processes are not in
-//! loom's world: here both sides run fences, as they do where the kernel has no such barrier. A wake that gets lost
-//! shows as a deadlock.
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p weft-link --lib shm` runs it: with fences on both sides, as where the
+//! kernel has no barrier over all processes, and with a model of that barrier. A wake that gets lost shows as a deadlock.
 
 use loom::sync::Notify;
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -10,10 +9,13 @@ use std::sync::Arc;
 
 use super::Record;
 use super::layout::SLOT_WORDS;
-use super::ring::{Consumer, Place, Producer, PushError, Room};
+use super::ring::{Consumer, HEAVY, Place, Producer, PushError, Room};
+use weft_mem::sync::model::{Thread, barrier, interrupt};
 
 /// Preemptions that loom tries in one run; more find nothing that these do not, and take for ever.
 const PREEMPTIONS: usize = 3;
+/// The model of the barrier adds so many places that a third one takes four minutes.
+const PREEMPTIONS_WITH_BARRIER: usize = 2;
 
 struct Shared {
     words: Vec<AtomicU64>,
@@ -24,47 +26,59 @@ struct Shared {
     wakes_sender: Notify,
 }
 
-/// A ring in loom's memory. Without `FENCES` it is broken, to show that this is noticed.
-struct LoomRoom<const FAR: u32, const FENCES: bool> {
+/// What orders a store before the look at the other side's state.
+const NOTHING: u8 = 0;
+const FENCES: u8 = 1;
+/// Fences only of the side that goes to sleep, which brings one to the other side.
+const BARRIER: u8 = 2;
+
+/// A ring in loom's memory. With `NOTHING` for an order it is broken, to show that this is noticed.
+struct LoomRoom<const FAR: u32, const ORDER: u8> {
     shared: Arc<Shared>,
     /// Who is woken: the other side.
     to_receiver: bool,
 }
 
-impl<const FAR: u32, const FENCES: bool> Room for LoomRoom<FAR, FENCES> {
+impl<const FAR: u32, const ORDER: u8> Room for LoomRoom<FAR, ORDER> {
     const NEAR_SLOTS: u32 = 1;
     const FAR_SLOTS: u32 = FAR;
 
     fn slot(&self, slot: u32) -> &[AtomicU64; SLOT_WORDS] {
+        interrupt();
         let words = &self.shared.words[slot as usize * SLOT_WORDS..];
         words.first_chunk().unwrap()
     }
 
     fn progress(&self) -> &AtomicU64 {
+        interrupt();
         &self.shared.progress
     }
 
     fn receiver_state(&self) -> &AtomicU32 {
+        interrupt();
         &self.shared.receiver_state
     }
 
     fn sender_state(&self) -> &AtomicU32 {
+        interrupt();
         &self.shared.sender_state
     }
 
     fn promise(&self) -> u32 {
-        0
+        if ORDER == BARRIER { HEAVY } else { 0 }
     }
 
-    fn light_fence(&self, _: u32) {
-        if FENCES {
+    fn light_fence(&self, state: u32) {
+        if ORDER == FENCES || ORDER == BARRIER && state & HEAVY == 0 {
             fence(Ordering::SeqCst);
         }
     }
 
     fn heavy_fence(&self) {
-        if FENCES {
-            fence(Ordering::SeqCst);
+        match ORDER {
+            FENCES => fence(Ordering::SeqCst),
+            BARRIER => barrier(),
+            _ => {}
         }
     }
 
@@ -73,8 +87,8 @@ impl<const FAR: u32, const FENCES: bool> Room for LoomRoom<FAR, FENCES> {
     }
 }
 
-fn ring<const FAR: u32, const FENCES: bool>()
--> (Arc<Shared>, Producer<LoomRoom<FAR, FENCES>>, Consumer<LoomRoom<FAR, FENCES>>) {
+fn ring<const FAR: u32, const ORDER: u8>()
+-> (Arc<Shared>, Producer<LoomRoom<FAR, ORDER>>, Consumer<LoomRoom<FAR, ORDER>>) {
     let shared = Arc::new(Shared {
         words: (0..3 * SLOT_WORDS).map(|_| AtomicU64::new(0)).collect(),
         progress: AtomicU64::new(0),
@@ -88,9 +102,9 @@ fn ring<const FAR: u32, const FENCES: bool>()
     (shared, producer, consumer)
 }
 
-fn check(test: impl Fn() + Sync + Send + 'static) {
+fn check(preemptions: usize, test: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(PREEMPTIONS);
+    builder.preemption_bound = Some(preemptions);
     builder.check(test);
 }
 
@@ -119,8 +133,8 @@ fn take<R: Room>(consumer: &mut Consumer<R>, number: u64) -> bool {
 #[test]
 fn records_are_whole_and_in_order() {
     const RECORDS: u64 = 4;
-    check(|| {
-        let (_, mut producer, mut consumer) = ring::<2, true>();
+    check(PREEMPTIONS, || {
+        let (_, mut producer, mut consumer) = ring::<2, FENCES>();
         let writer = loom::thread::spawn(move || {
             for number in 0..RECORDS {
                 while push(&mut producer, number) == Err(PushError::Full) {
@@ -137,63 +151,81 @@ fn records_are_whole_and_in_order() {
     });
 }
 
-fn sleeping_receiver<const FENCES: bool>() {
+fn sleeping_receiver<const ORDER: u8>() {
     const RECORDS: u64 = 2;
-    check(|| {
-        let (shared, mut producer, mut consumer) = ring::<2, FENCES>();
+    check(PREEMPTIONS, || {
+        let (shared, mut producer, mut consumer) = ring::<2, ORDER>();
         let writer = loom::thread::spawn(move || {
+            let _takes_part = Thread::begin(1);
             for number in 0..RECORDS {
                 push(&mut producer, number).unwrap();
             }
         });
+        let thread = Thread::begin(0);
         for number in 0..RECORDS {
             while !take(&mut consumer, number) {
                 if consumer.prepare_sleep() {
-                    shared.wakes_receiver.wait();
+                    thread.sleep(|| shared.wakes_receiver.wait());
                     consumer.awake();
                 }
             }
         }
-        writer.join().unwrap();
+        thread.sleep(|| writer.join().unwrap());
     });
 }
 
 #[test]
 fn a_receiver_that_sleeps_is_woken() {
-    sleeping_receiver::<true>();
+    sleeping_receiver::<FENCES>();
+}
+
+#[test]
+fn a_receiver_that_sleeps_is_woken_with_a_barrier() {
+    sleeping_receiver::<BARRIER>();
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
 fn a_lost_wake_would_be_noticed() {
-    sleeping_receiver::<false>();
+    sleeping_receiver::<NOTHING>();
 }
 
 /// Both sides sleep whenever they can.
-#[test]
-fn a_sender_that_waits_for_room_is_woken() {
+fn both_sleep<const ORDER: u8>() {
     const RECORDS: u64 = 3;
-    check(|| {
-        let (shared, mut producer, mut consumer) = ring::<1, true>();
+    check(if ORDER == BARRIER { PREEMPTIONS_WITH_BARRIER } else { PREEMPTIONS }, || {
+        let (shared, mut producer, mut consumer) = ring::<1, ORDER>();
         let for_writer = shared.clone();
         let writer = loom::thread::spawn(move || {
+            let thread = Thread::begin(1);
             for number in 0..RECORDS {
                 while push(&mut producer, number) == Err(PushError::Full) {
                     if producer.prepare_sleep(8) {
-                        for_writer.wakes_sender.wait();
+                        thread.sleep(|| for_writer.wakes_sender.wait());
                         producer.awake();
                     }
                 }
             }
         });
+        let thread = Thread::begin(0);
         for number in 0..RECORDS {
             while !take(&mut consumer, number) {
                 if consumer.prepare_sleep() {
-                    shared.wakes_receiver.wait();
+                    thread.sleep(|| shared.wakes_receiver.wait());
                     consumer.awake();
                 }
             }
         }
-        writer.join().unwrap();
+        thread.sleep(|| writer.join().unwrap());
     });
+}
+
+#[test]
+fn a_sender_that_waits_for_room_is_woken() {
+    both_sleep::<FENCES>();
+}
+
+#[test]
+fn a_sender_that_waits_for_room_is_woken_with_a_barrier() {
+    both_sleep::<BARRIER>();
 }

@@ -89,30 +89,21 @@ pub enum NodeEvent {
 }
 
 /// Why there is no channel.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// No process of this user on this machine has the address.
+    #[error("no process of this user on this machine has that address")]
     Nobody,
     /// A process of another user has the name: it is not trusted.
+    #[error("a process of another user has that address")]
     OtherUser,
     /// This node has [`CHANNELS_MAX`] channels.
+    #[error("a node has {} channels at most: close one", CHANNELS_MAX)]
     TooMany,
     /// The system said no. `WouldBlock`: too many connections wait there; try again.
+    #[error("cannot connect to the node at that address: {0}")]
     System(io::Error),
 }
-
-impl std::fmt::Display for ConnectError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            ConnectError::Nobody => write!(f, "no process of this user on this machine has that address"),
-            ConnectError::OtherUser => write!(f, "a process of another user has that address"),
-            ConnectError::TooMany => write!(f, "a node has {CHANNELS_MAX} channels at most: close one"),
-            ConnectError::System(error) => write!(f, "cannot connect to the node at that address: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for ConnectError {}
 
 impl From<io::Error> for ConnectError {
     fn from(error: io::Error) -> ConnectError {

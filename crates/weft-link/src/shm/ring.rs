@@ -32,17 +32,21 @@ pub(crate) const HEAVY: u32 = 2;
 pub struct Full;
 
 /// The peer wrote nonsense into its control words: close the channel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the peer wrote nonsense into the shared memory of the channel: close it")]
 pub struct Broken;
 
 /// Why a record was not put into the ring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PushError {
     /// There is no room now. The receiver makes some as it takes records.
+    #[error("the ring is full: try again when the peer has taken something")]
     Full,
     /// The peer wrote nonsense into its control words: close the channel.
+    #[error("{}", Broken)]
     Broken,
     /// No ring takes more than [`PAYLOAD_MAX_BYTES`] at once: send it in pieces.
+    #[error("a record takes {} bytes at most: send it in pieces", PAYLOAD_MAX_BYTES)]
     TooLong,
 }
 
@@ -57,26 +61,6 @@ impl From<Broken> for PushError {
         PushError::Broken
     }
 }
-
-impl std::fmt::Display for Broken {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "the peer wrote nonsense into the shared memory of the channel: close it")
-    }
-}
-
-impl std::error::Error for Broken {}
-
-impl std::fmt::Display for PushError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            PushError::Full => write!(f, "the ring is full: try again when the peer has taken something"),
-            PushError::Broken => Broken.fmt(f),
-            PushError::TooLong => write!(f, "a record takes {PAYLOAD_MAX_BYTES} bytes at most: send it in pieces"),
-        }
-    }
-}
-
-impl std::error::Error for PushError {}
 
 /// Where a ring lies, and how its two sides reach each other.
 pub(crate) trait Room {

@@ -17,6 +17,9 @@ use super::socket;
 const RUN: u32 = 64;
 /// Polls of this socket for one of the open one, while nothing arrives there. While something does, it is one for one.
 const POLLS_MAX: u32 = 16;
+/// Ticks after which the open one is polled whatever the count, about 10 µs. A thread that gives its processor away between
+/// two polls would be deaf to everybody else for many turns; one that does not polls so often in less.
+const POLL_TICKS_MAX: u64 = 25_000;
 
 /// Who the favourite is, and who may become it.
 pub(super) struct Favourite {
@@ -37,6 +40,8 @@ pub(super) struct Connected {
     wait: u32,
     /// Polls between its turns: 1 after something was there, and twice as many after each time that nothing was.
     interval: u32,
+    /// When its last turn was.
+    last_turn: u64,
 }
 
 impl Favourite {
@@ -98,7 +103,7 @@ impl Favourite {
         }
         match second(open, local, to, prepare) {
             Ok(socket) => {
-                self.connected = Some(Connected { socket, pace: Pace::new(joins), peer: to, wait: 1, interval: 1 });
+                self.connected = Some(Connected::new(socket, joins, to));
                 true
             }
             // A wish only: the open socket does everything.
@@ -111,18 +116,22 @@ impl Favourite {
 }
 
 impl Connected {
-    /// Whether it is the open socket's turn, too.
+    fn new(socket: LocalFd, joins: bool, peer: SocketAddr) -> Connected {
+        Connected { socket, pace: Pace::new(joins), peer, wait: 1, interval: 1, last_turn: 0 }
+    }
+
+    /// Whether it is the open socket's turn, too; `now` is in ticks.
     #[inline]
-    pub(super) fn is_turn(&mut self) -> bool {
+    pub(super) fn is_turn(&mut self, now: u64) -> bool {
         self.wait -= 1;
-        self.wait == 0
+        self.wait == 0 || now.wrapping_sub(self.last_turn) >= POLL_TICKS_MAX
     }
 
     /// The open socket had its turn, and something was `found` there or not.
     #[inline]
-    pub(super) fn end_turn(&mut self, found: bool) {
+    pub(super) fn end_turn(&mut self, now: u64, found: bool) {
         self.interval = if found { 1 } else { (self.interval * 2).min(POLLS_MAX) };
-        self.wait = self.interval;
+        (self.wait, self.last_turn) = (self.interval, now);
     }
 }
 
@@ -146,4 +155,37 @@ fn second(
     // Between the two calls the kernel may give this socket anybody's datagrams; they are read as any others.
     socket::connect(&socket, to)?;
     Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_open_socket_is_polled_in_time() {
+        let somewhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let socket = LocalFd::from(socket::open(somewhere).unwrap());
+        let mut connected = Connected::new(socket, false, somewhere);
+        let mut now = 1_000_000;
+        // In a row: less and less often while nothing is there.
+        let mut polls = Vec::new();
+        for _ in 0..7 {
+            let mut count = 1;
+            while !connected.is_turn(now) {
+                count += 1;
+            }
+            connected.end_turn(now, false);
+            polls.push(count);
+        }
+        assert_eq!(polls, [1, 2, 4, 8, 16, 16, 16]);
+        // Now and then: each time.
+        for _ in 0..10 {
+            now += POLL_TICKS_MAX;
+            assert!(connected.is_turn(now));
+            connected.end_turn(now, false);
+            assert!(!connected.is_turn(now));
+        }
+        connected.end_turn(now, true);
+        assert!(connected.is_turn(now));
+    }
 }

@@ -25,8 +25,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 use weft_core::limits::MTU_MIN_BYTES;
 use weft_mem::fork::LocalFd;
 
+use weft_core::session::Path;
+
 use crate::limits::CLASSES;
 use crate::link::{Counters, Incoming, Link, Notice, Outgoing, SendError};
+use crate::wait::ticks;
 
 use favourite::Favourite;
 use receive::{Pace, Receiver};
@@ -129,11 +132,12 @@ impl UdpLink {
     fn receive_datagrams(&mut self, sink: &mut dyn FnMut(Incoming<'_>)) -> io::Result<usize> {
         if let Some(favourite) = self.favourite.connected_mut() {
             let got = self.receiver.receive(&favourite.socket, &mut favourite.pace, sink, &mut self.counters)?;
-            if !favourite.is_turn() {
+            let now = ticks();
+            if !favourite.is_turn(now) {
                 return Ok(got);
             }
             let others = self.receiver.receive(&self.socket, &mut self.pace, sink, &mut self.counters);
-            favourite.end_turn(others.as_ref().is_ok_and(|others| *others > 0));
+            favourite.end_turn(now, others.as_ref().is_ok_and(|others| *others > 0));
             return others.map(|others| got + others);
         }
         self.receiver.receive(&self.socket, &mut self.pace, sink, &mut self.counters)
@@ -183,8 +187,8 @@ impl Link for UdpLink {
         self.local
     }
 
-    fn mtu(&mut self, to: SocketAddr) -> u32 {
-        self.routes.mtu(to)
+    fn mtu(&mut self, path: Path) -> u32 {
+        self.routes.mtu(path.remote)
     }
 
     #[inline]
@@ -194,12 +198,12 @@ impl Link for UdpLink {
         }
         let mut favourite = None;
         if let [first, others @ ..] = batch
-            && others.iter().all(|other| other.to == first.to)
+            && others.iter().all(|other| other.path == first.path)
         {
-            if self.favourite.note(first.to) {
+            if self.favourite.note(first.path.remote) {
                 self.adopt();
             }
-            favourite = self.favourite.socket_to(first.to);
+            favourite = self.favourite.socket_to(first.path.remote);
             if let Some(socket) = favourite
                 && others.is_empty()
                 && self.sender.send_connected(socket, first)
@@ -213,8 +217,8 @@ impl Link for UdpLink {
         if let Err(SendError::WouldBlock) = &sent {
             self.favourite_is_full = favourite.is_some();
         }
-        if let Err(SendError::TooBig { to }) = &sent {
-            self.routes.forget(*to);
+        if let Err(SendError::TooBig { path }) = &sent {
+            self.routes.forget(path.remote);
             // The kernel says it a second time, in the error queue.
             self.take_reports();
             // Nobody can cut it smaller.

@@ -123,7 +123,7 @@ impl Receiver {
             counters.mangled += 1;
             return Ok(0);
         };
-        sink(Incoming { from, bytes, segment_bytes: 0, marked: false });
+        sink(Incoming { path: from.into(), bytes, segment_bytes: 0, marked: false });
         pace.unsampled += 1;
         pace.note(socket, length, 1);
         Ok(1)
@@ -281,7 +281,7 @@ impl Slot {
         if beside.marked {
             pace.note_mark();
         }
-        sink(Incoming { from, bytes, segment_bytes: beside.segment_bytes, marked: beside.marked });
+        sink(Incoming { path: from.into(), bytes, segment_bytes: beside.segment_bytes, marked: beside.marked });
         1
     }
 }

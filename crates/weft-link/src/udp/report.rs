@@ -86,7 +86,7 @@ impl Reports {
         if self.notices.len() >= NOTICES_MAX {
             self.notices.pop_front();
         }
-        self.notices.push_back(Notice::new(to, quoted));
+        self.notices.push_back(Notice::new(to.into(), quoted));
     }
 }
 

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::io;
 use std::mem::MaybeUninit;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 
 use libc::{c_int, c_void, iovec, mmsghdr, msghdr, socklen_t};
@@ -13,6 +13,8 @@ use weft_mem::fork::LocalFd;
 use super::address::RawAddress;
 use super::control::Control;
 use super::socket;
+use weft_core::session::Path;
+
 use crate::limits::{CLASSES, PIECES_MAX, SEGMENTS_MAX, SEND_BATCH_MAX, SEND_MAX_BYTES};
 use crate::link::{Counters, Outgoing, SendError};
 use crate::segment::Segment;
@@ -47,7 +49,7 @@ struct Slot {
 struct Rest {
     bytes: Vec<u8>,
     sent: usize,
-    to: SocketAddr,
+    path: Path,
     segment_bytes: usize,
     class: u8,
 }
@@ -68,13 +70,12 @@ impl Sender {
         let slot = Slot { name: RawAddress::new(), control: Control::new() };
         // SAFETY: a header of zeros has no addresses and no lengths, and is valid.
         let header: mmsghdr = unsafe { std::mem::zeroed() };
-        let nowhere = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
         Sender {
             offload,
             classes,
             slots: Box::new([slot; SEND_BATCH_MAX]),
             headers: Box::new([header; SEND_BATCH_MAX]),
-            rest: Rest { bytes: Vec::new(), sent: 0, to: nowhere, segment_bytes: 0, class: 0 },
+            rest: Rest { bytes: Vec::new(), sent: 0, path: Path::NOWHERE, segment_bytes: 0, class: 0 },
             stumbled: Cell::new(false),
         }
     }
@@ -141,9 +142,9 @@ impl Sender {
         outgoing: &Outgoing<'_>,
         counters: &mut Counters,
     ) -> Result<(), SendError> {
-        let ipv6 = outgoing.to.is_ipv6();
+        let ipv6 = outgoing.path.remote.is_ipv6();
         if socket::permit_fragments(socket, ipv6, true).is_err() {
-            return Err(SendError::TooBig { to: outgoing.to });
+            return Err(SendError::TooBig { path: outgoing.path });
         }
         // The kernel makes no fragments of what it cuts.
         let offload = std::mem::replace(&mut self.offload, false);
@@ -170,10 +171,10 @@ impl Sender {
         counters: &mut Counters,
     ) -> Result<(), SendError> {
         let Some(segment_bytes) = self.plan(outgoing) else { return self.send_cut(socket, outgoing, counters) };
-        match self.call(socket, Some(outgoing.to), outgoing, segment_bytes) {
+        match self.call(socket, Some(outgoing.path.remote), outgoing, segment_bytes) {
             Ok(()) => Ok(()),
             Err(Refusal::WouldBlock) => Err(SendError::WouldBlock),
-            Err(Refusal::TooBig) => Err(SendError::TooBig { to: outgoing.to }),
+            Err(Refusal::TooBig) => Err(SendError::TooBig { path: outgoing.path }),
             Err(Refusal::Skip) => {
                 counters.skipped += 1;
                 Ok(())
@@ -198,13 +199,13 @@ impl Sender {
         for ((outgoing, slot), header) in batch.iter().zip(self.slots.iter_mut()).zip(self.headers.iter_mut()) {
             let Some(segment_bytes) = plan(offload, outgoing) else { break };
             let class = told_class(&classes, outgoing.class);
-            let control_length = slot.control.fill(segment_bytes, class, outgoing.to.is_ipv6());
+            let control_length = slot.control.fill(segment_bytes, class, outgoing.path.remote.is_ipv6());
             header.msg_len = 0;
             if connected {
                 header.msg_hdr.msg_name = std::ptr::null_mut();
                 header.msg_hdr.msg_namelen = 0;
             } else {
-                (slot.name, header.msg_hdr.msg_namelen) = RawAddress::from(outgoing.to);
+                (slot.name, header.msg_hdr.msg_namelen) = RawAddress::from(outgoing.path.remote);
                 header.msg_hdr.msg_name = (&raw mut slot.name).cast();
             }
             header.msg_hdr.msg_iov = outgoing.pieces.as_ptr().cast_mut().cast::<iovec>();
@@ -238,7 +239,7 @@ impl Sender {
         self.rest.bytes.clear();
         outgoing.gather(&mut self.rest.bytes);
         self.rest.sent = 0;
-        self.rest.to = outgoing.to;
+        self.rest.path = outgoing.path;
         self.rest.class = outgoing.class;
         self.rest.segment_bytes =
             if outgoing.segment_bytes == 0 { self.rest.bytes.len() } else { outgoing.segment_bytes };
@@ -265,10 +266,10 @@ impl Sender {
             let end = rest.len().min(self.rest.sent + segments * size);
             let part = rest.get(self.rest.sent..end).unwrap_or(&[]);
             let cut = if part.len() > size { size as u16 } else { 0 };
-            let (to, class) = (self.rest.to, self.rest.class);
+            let (path, class) = (self.rest.path, self.rest.class);
             let pieces = &[Segment::from_slice(part)];
-            let outgoing = Outgoing { to, pieces, segment_bytes: size, class, may_fragment: false };
-            match self.call(socket, Some(to), &outgoing, cut) {
+            let outgoing = Outgoing { path, pieces, segment_bytes: size, class, may_fragment: false };
+            match self.call(socket, Some(path.remote), &outgoing, cut) {
                 Ok(()) => self.rest.sent = end,
                 Err(Refusal::Skip) => {
                     counters.skipped += 1;
@@ -281,7 +282,7 @@ impl Sender {
                 }
                 Err(Refusal::TooBig) => {
                     rest.clear();
-                    result = Err(SendError::TooBig { to: self.rest.to });
+                    result = Err(SendError::TooBig { path: self.rest.path });
                 }
                 Err(Refusal::Broken(error)) => {
                     rest.clear();
@@ -330,7 +331,7 @@ impl Sender {
         header.msg_iov = pieces.as_ptr().cast_mut().cast::<iovec>();
         header.msg_iovlen = pieces.len() as _;
         if segment_bytes != 0 || class.is_some() {
-            header.msg_controllen = control.fill(segment_bytes, class, outgoing.to.is_ipv6()) as _;
+            header.msg_controllen = control.fill(segment_bytes, class, outgoing.path.remote.is_ipv6()) as _;
             header.msg_control = control.as_mut_ptr();
         }
         attempt(segment_bytes != 0, &self.stumbled, || {

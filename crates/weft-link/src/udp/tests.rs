@@ -68,15 +68,16 @@ fn one_datagram_in_pieces() {
     for ipv6 in [false, true] {
         let (mut a, mut b) = (link(ipv6), link(ipv6));
         let pieces = [Segment::from_slice(b"he"), Segment::from_slice(b""), Segment::from_slice(b"llo")];
-        let outgoing = Outgoing { to: b.local(), pieces: &pieces, segment_bytes: 0, class: 0, may_fragment: false };
+        let outgoing =
+            Outgoing { path: (b.local()).into(), pieces: &pieces, segment_bytes: 0, class: 0, may_fragment: false };
         assert_eq!(a.send(&[outgoing]).unwrap(), 1);
         let mut from = None;
         let got = arrive(&mut b, &mut |incoming| {
             assert_eq!(incoming.bytes, b"hello");
             assert_eq!(incoming.segment_bytes, 0);
-            from = Some(incoming.from);
+            from = Some(incoming.path);
         });
-        assert_eq!((got, from), (1, Some(a.local())));
+        assert_eq!((got, from), (1, Some(a.local().into())));
         assert_eq!(b.receive(&mut |_| panic!("nothing was sent")).unwrap(), 0);
     }
 }
@@ -89,7 +90,8 @@ fn the_kernel_cuts_and_joins() {
         let bytes = pattern(10 * 1400 + 17);
         let (front, back) = bytes.split_at(1000);
         let pieces = [Segment::from_slice(front), Segment::from_slice(back)];
-        let outgoing = Outgoing { to: b.local(), pieces: &pieces, segment_bytes: 1400, class: 0, may_fragment: false };
+        let outgoing =
+            Outgoing { path: (b.local()).into(), pieces: &pieces, segment_bytes: 1400, class: 0, may_fragment: false };
         assert_eq!(a.send(&[outgoing]).unwrap(), 1);
         assert_eq!(a.offloads(), offload);
         let expected: Vec<_> = bytes.chunks(1400).map(<[u8]>::to_vec).collect();
@@ -105,9 +107,9 @@ fn what_is_more_than_one_call_takes_is_cut_first() {
     let whole = [Segment::from_slice(&bytes)];
     let small: Vec<_> = bytes.iter().take(PIECES_MAX + 1).map(std::slice::from_ref).map(Segment::from_slice).collect();
     let batch = [
-        Outgoing { to: b.local(), pieces: &whole, segment_bytes: 4096, class: 0, may_fragment: false },
-        Outgoing { to: b.local(), pieces: &small, segment_bytes: 10, class: 0, may_fragment: false },
-        Outgoing { to: b.local(), pieces: &small, segment_bytes: 0, class: 0, may_fragment: false },
+        Outgoing { path: (b.local()).into(), pieces: &whole, segment_bytes: 4096, class: 0, may_fragment: false },
+        Outgoing { path: (b.local()).into(), pieces: &small, segment_bytes: 10, class: 0, may_fragment: false },
+        Outgoing { path: (b.local()).into(), pieces: &small, segment_bytes: 0, class: 0, may_fragment: false },
     ];
     assert_eq!(a.send(&batch).unwrap(), 3);
     let mut expected: Vec<_> = bytes.chunks(4096).map(<[u8]>::to_vec).collect();
@@ -123,7 +125,8 @@ fn a_kernel_that_refuses_to_cut_is_asked_once() {
     socket::set(&a.socket, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
     let bytes = pattern(5000);
     let pieces = [Segment::from_slice(&bytes)];
-    let outgoing = Outgoing { to: b.local(), pieces: &pieces, segment_bytes: 1300, class: 0, may_fragment: false };
+    let outgoing =
+        Outgoing { path: (b.local()).into(), pieces: &pieces, segment_bytes: 1300, class: 0, may_fragment: false };
     let expected: Vec<_> = bytes.chunks(1300).map(<[u8]>::to_vec).collect();
     for batch in [[outgoing].as_slice(), &[outgoing, outgoing]] {
         assert_eq!(a.send(batch).unwrap(), batch.len());
@@ -140,7 +143,8 @@ fn joining_goes_off_and_on_without_loss_or_confusion() {
     let pieces = [Segment::from_slice(&bytes)];
     let expected: Vec<_> = bytes.chunks(1300).map(<[u8]>::to_vec).collect();
     for _ in 0..3 {
-        let outgoing = Outgoing { to: b.local(), pieces: &pieces, segment_bytes: 1300, class: 0, may_fragment: false };
+        let outgoing =
+            Outgoing { path: (b.local()).into(), pieces: &pieces, segment_bytes: 1300, class: 0, may_fragment: false };
         for _ in 0..2 {
             assert_eq!(a.send(&[outgoing]).unwrap(), 1);
             assert_eq!(collect(&mut b, 40), expected);
@@ -166,7 +170,7 @@ fn a_batch_goes_to_several() {
         .iter()
         .enumerate()
         .map(|(index, pieces)| Outgoing {
-            to: others[index % 3].local(),
+            path: (others[index % 3].local()).into(),
             pieces,
             segment_bytes: 0,
             class: 0,
@@ -188,17 +192,17 @@ fn too_big_names_the_destination_and_takes_what_is_before_it() {
         let small = [Segment::from_slice(b"small")];
         let large = [Segment::from_slice(&bytes)];
         let batch = [
-            Outgoing { to: b.local(), pieces: &small, segment_bytes: 0, class: 0, may_fragment: false },
-            Outgoing { to: b.local(), pieces: &large, segment_bytes: 0, class: 0, may_fragment: false },
-            Outgoing { to: b.local(), pieces: &small, segment_bytes: 0, class: 0, may_fragment: false },
+            Outgoing { path: (b.local()).into(), pieces: &small, segment_bytes: 0, class: 0, may_fragment: false },
+            Outgoing { path: (b.local()).into(), pieces: &large, segment_bytes: 0, class: 0, may_fragment: false },
+            Outgoing { path: (b.local()).into(), pieces: &small, segment_bytes: 0, class: 0, may_fragment: false },
         ];
         assert_eq!(a.send(&batch).unwrap(), 1);
         let to = b.local();
-        assert!(matches!(a.send(&batch[1..]), Err(SendError::TooBig { to: told }) if told == to));
+        assert!(matches!(a.send(&batch[1..]), Err(SendError::TooBig { path: told }) if told == to.into()));
         assert_eq!(a.send(&batch[2..]).unwrap(), 1);
         assert_eq!(collect(&mut b, 2), [b"small", b"small"]);
         // A segment that is too long does not cost the link its offload.
-        let cut = Outgoing { to, pieces: &large, segment_bytes: 65_530, class: 0, may_fragment: false };
+        let cut = Outgoing { path: to.into(), pieces: &large, segment_bytes: 65_530, class: 0, may_fragment: false };
         assert!(matches!(a.send(&[cut]), Err(SendError::TooBig { .. })));
         assert!(a.offloads());
         assert_eq!(a.counters(), Counters::default());
@@ -211,7 +215,8 @@ fn unreachable_is_skipped_and_counted() {
     let pieces = [Segment::from_slice(b"x")];
     let other_family: SocketAddr = "[::1]:9".parse().unwrap();
     let no_port = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0);
-    let to = |to| Outgoing { to, pieces: &pieces, segment_bytes: 0, class: 0, may_fragment: false };
+    let to =
+        |to: SocketAddr| Outgoing { path: to.into(), pieces: &pieces, segment_bytes: 0, class: 0, may_fragment: false };
     assert_eq!(a.send(&[to(b.local()), to(other_family), to(no_port), to(b.local())]).unwrap(), 4);
     assert_eq!(a.counters().skipped, 2);
     assert_eq!(collect(&mut b, 2).len(), 2);
@@ -246,11 +251,17 @@ fn a_port_that_is_nobodys_is_told_of_and_costs_others_nothing() {
         let (_nobody, gone) = nobody(ipv6);
         let bytes = pattern(3000);
         let pieces = [Segment::from_slice(&bytes)];
-        let to = |to| Outgoing { to, pieces: &pieces, segment_bytes: 1000, class: 0, may_fragment: false };
+        let to = |to: SocketAddr| Outgoing {
+            path: to.into(),
+            pieces: &pieces,
+            segment_bytes: 1000,
+            class: 0,
+            may_fragment: false,
+        };
         // Often enough to make the one who is gone a favourite.
         for _ in 0..100 {
             assert_eq!(a.send(&[to(gone)]).unwrap(), 1);
-            assert_eq!(notice(&mut a).to, gone);
+            assert_eq!(notice(&mut a).path.remote, gone);
             while a.poll_notice().is_some() {}
         }
         assert_eq!(a.favourite.socket_to(gone).is_some(), favourite);
@@ -261,7 +272,7 @@ fn a_port_that_is_nobodys_is_told_of_and_costs_others_nothing() {
             assert_eq!(a.send(&batch).unwrap(), batch.len());
             assert_eq!(collect(&mut b, 3 * batch.len()).len(), 3 * batch.len());
             let told = notice(&mut a);
-            assert_eq!((told.to, told.quoted()), (gone, &bytes[..QUOTED_MAX_BYTES]));
+            assert_eq!((told.path.remote, told.quoted()), (gone, &bytes[..QUOTED_MAX_BYTES]));
             while a.poll_notice().is_some() {}
         }
         assert_eq!(a.counters().skipped, 0);
@@ -280,8 +291,14 @@ fn notices_that_nobody_asks_for_are_forgotten() {
     let nobodies: Vec<_> = (0..3 * NOTICES_MAX).map(|_| nobody(false)).collect();
     for (_, gone) in &nobodies {
         assert_eq!(
-            a.send(&[Outgoing { to: *gone, pieces: &pieces, segment_bytes: 0, class: 0, may_fragment: false }])
-                .unwrap(),
+            a.send(&[Outgoing {
+                path: (*gone).into(),
+                pieces: &pieces,
+                segment_bytes: 0,
+                class: 0,
+                may_fragment: false
+            }])
+            .unwrap(),
             1
         );
         assert_eq!(a.receive(&mut |_| panic!("nobody answers")).unwrap(), 0);
@@ -293,15 +310,16 @@ fn notices_that_nobody_asks_for_are_forgotten() {
 fn mtu_of_loopback() {
     let mut v4 = link(false);
     let (to, limit) = (v4.local(), 65_507);
-    assert_eq!((v4.mtu(to), v4.mtu(to)), (limit, limit));
-    assert!((1232..=limit).contains(&v4.mtu("[::1]:9".parse().unwrap())));
+    assert_eq!((v4.mtu(to.into()), v4.mtu(to.into())), (limit, limit));
+    assert!((1232..=limit).contains(&v4.mtu("[::1]:9".parse::<SocketAddr>().unwrap().into())));
     let mut v6 = link(true);
-    assert_eq!(v6.mtu(v6.local()), 65_536 - 48);
+    assert_eq!(v6.mtu(v6.local().into()), 65_536 - 48);
     // What it says does fit.
     for mut link in [v4, v6] {
-        let bytes = pattern(link.mtu(link.local()) as usize);
+        let bytes = pattern(link.mtu(link.local().into()) as usize);
         let pieces = [Segment::from_slice(&bytes)];
-        let outgoing = Outgoing { to: link.local(), pieces: &pieces, segment_bytes: 0, class: 0, may_fragment: false };
+        let outgoing =
+            Outgoing { path: (link.local()).into(), pieces: &pieces, segment_bytes: 0, class: 0, may_fragment: false };
         assert_eq!(link.send(&[outgoing]).unwrap(), 1);
         assert_eq!(collect(&mut link, 1), [bytes]);
     }
@@ -312,9 +330,9 @@ fn few_routes_are_remembered() {
     let mut link = link(false);
     for host in 1..=3 * ROUTES_MAX as u8 {
         let to = SocketAddr::new(Ipv4Addr::new(127, 0, 0, host).into(), 9);
-        assert_eq!(link.mtu(to), 65_507);
+        assert_eq!(link.mtu(to.into()), 65_507);
     }
-    assert_eq!(link.mtu(SocketAddr::new(Ipv4Addr::new(127, 0, 0, 1).into(), 9)), 65_507);
+    assert_eq!(link.mtu(SocketAddr::new(Ipv4Addr::new(127, 0, 0, 1).into(), 9).into()), 65_507);
 }
 
 #[test]
@@ -325,7 +343,7 @@ fn marks_and_classes_are_carried() {
         let mut b = link(ipv6);
         let pieces = [Segment::from_slice(b"x")];
         let batch = [0, 1, 2, 3, 9].map(|class| Outgoing {
-            to: b.local(),
+            path: (b.local()).into(),
             pieces: &pieces,
             segment_bytes: 0,
             class,
@@ -381,8 +399,14 @@ fn a_favourite_is_found_used_and_changed() {
             let (head, tail) = bytes.split_at(bytes.len() / 2);
             let pieces = [Segment::from_slice(head), Segment::from_slice(tail)];
             assert_eq!(
-                from.send(&[Outgoing { to, pieces: &pieces, segment_bytes: 0, class: 0, may_fragment: false }])
-                    .unwrap(),
+                from.send(&[Outgoing {
+                    path: to.into(),
+                    pieces: &pieces,
+                    segment_bytes: 0,
+                    class: 0,
+                    may_fragment: false
+                }])
+                .unwrap(),
                 1
             );
         };
@@ -410,7 +434,13 @@ fn a_favourite_is_found_used_and_changed() {
             // A batch for the favourite, with one that is too big in it.
             let (long, short) = (pattern(70_000), [Segment::from_slice(b"x")]);
             let long = [Segment::from_slice(&long)];
-            let to = |pieces| Outgoing { to: peer.local(), pieces, segment_bytes: 0, class: 0, may_fragment: false };
+            let to = |pieces| Outgoing {
+                path: (peer.local()).into(),
+                pieces,
+                segment_bytes: 0,
+                class: 0,
+                may_fragment: false,
+            };
             let batch = [to(&short), to(&short), to(&long)];
             assert_eq!(a.send(&batch).unwrap(), 2);
             assert!(matches!(a.send(&batch[2..]), Err(SendError::TooBig { .. })));
@@ -437,7 +467,7 @@ fn a_favourite_is_found_used_and_changed() {
 /// The one datagram that is there, on whichever socket.
 fn only(link: &mut UdpLink) -> (SocketAddr, Vec<u8>) {
     let mut only = None;
-    arrive(link, &mut |incoming| only = Some((incoming.from, incoming.bytes.to_vec())));
+    arrive(link, &mut |incoming| only = Some((incoming.path.remote, incoming.bytes.to_vec())));
     for _ in 0..EVERYWHERE {
         assert_eq!(link.receive(&mut |_| panic!("one too many")).unwrap(), 0);
     }

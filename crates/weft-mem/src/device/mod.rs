@@ -266,33 +266,24 @@ pub trait Operations: Send + Sync + fmt::Debug {
 }
 
 /// Why a device did not do what it was asked for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
     /// The caller: the kind cannot do that.
+    #[error("this kind of memory cannot do that: `weft info` shows what it can")]
     NotSupported,
     /// The caller: the address, length or device is wrong.
+    #[error("not memory of this device: check address, length and device")]
     BadAddress,
     /// The peer: its handle cannot be opened, or is not for what it says.
+    #[error("the peer's handle of device memory cannot be opened")]
     BadHandle,
     /// A local resource: the device has no more memory.
+    #[error("the device has no more memory: free some, or ask for less")]
     OutOfMemory,
     /// A local resource: the device or its library failed; the text is the library's.
+    #[error("the device failed: {0}")]
     Failed(String),
 }
-
-impl fmt::Display for DeviceError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            DeviceError::NotSupported => write!(f, "this kind of memory cannot do that: `weft info` shows what it can"),
-            DeviceError::BadAddress => write!(f, "not memory of this device: check address, length and device"),
-            DeviceError::BadHandle => write!(f, "the peer's handle of device memory cannot be opened"),
-            DeviceError::OutOfMemory => write!(f, "the device has no more memory: free some, or ask for less"),
-            DeviceError::Failed(text) => write!(f, "the device failed: {text}"),
-        }
-    }
-}
-
-impl std::error::Error for DeviceError {}
 
 /// Why a kind is absent.
 #[derive(Clone, Debug, PartialEq, Eq)]

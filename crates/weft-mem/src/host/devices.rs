@@ -156,7 +156,13 @@ impl HostMemory {
 
     /// The checksum of device memory, from the window.
     #[cold]
-    pub(super) fn crc32c_of_device(&self, mut crc: u32, of: Granted, found: Resolved) -> Result<u32, Fault> {
+    pub(super) fn crc32c_of_device(
+        &self,
+        mut crc: u32,
+        of: Granted,
+        found: Resolved,
+        summed: usize,
+    ) -> Result<u32, Fault> {
         let length = of.length as usize;
         let lasting = of.slot & REGION == 0;
         let mut done = 0;
@@ -171,7 +177,7 @@ impl HostMemory {
             // What is not mapped is the peer's mistake, and no device's.
             let pointer = fetched.map_err(|fault| if found.place.is_guarded() { Fault::OutOfBounds } else { fault })?;
             // SAFETY: `fetch` gives as many bytes, which stay while the lock is held.
-            crc = unsafe { crc::crc32c_raw(crc, pointer, part) };
+            crc = unsafe { crc::crc32c_raw(crc, pointer, part.min(summed.saturating_sub(done))) };
             done += part;
         }
         Ok(crc)

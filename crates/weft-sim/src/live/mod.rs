@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 use weft_core::address::{Address, PeerId};
 use weft_core::command::{Command, EndpointId, Operation};
-use weft_core::engine::{Bindings, Config, EndpointKind, Engine, Piece, Transmit};
+use weft_core::delivery::{Bindings, EndpointKind};
+use weft_core::engine::{Config, Engine, Piece, Transmit};
 use weft_core::event::{CompletionKind, QueueId};
 use weft_core::memory::{Access, LocalKey, Memory};
 use weft_core::packet::Codec;
@@ -79,7 +80,7 @@ impl Party {
 
     fn attach(&mut self, bytes: &[u8], purpose: Use) -> LocalKey {
         self.buffers += 1;
-        self.engine.memory_mut().attach(bytes, purpose, 1 << 20)
+        self.engine.delivery_mut().memory_mut().attach(bytes, purpose, 1 << 20)
     }
 
     /// The name of the buffer that is attached next.
@@ -88,7 +89,7 @@ impl Party {
     }
 
     fn detach(&mut self, local: LocalKey) -> Result<Vec<u8>, String> {
-        if local == LocalKey::NONE { Ok(Vec::new()) } else { self.engine.memory_mut().detach(local) }
+        if local == LocalKey::NONE { Ok(Vec::new()) } else { self.engine.delivery_mut().memory_mut().detach(local) }
     }
 }
 
@@ -136,12 +137,12 @@ fn parties(seed: u64, plan: &Plan, codec: &Arc<Codec>) -> Vec<Party> {
         let mut engine = Engine::new(node.config.clone(), Arc::clone(codec), engine_seed, memory);
         let mut endpoints = Vec::new();
         for (at, endpoint) in node.endpoints.iter().enumerate() {
-            let transmit = engine.open_queue(endpoint.places);
-            let receive = if endpoint.one_queue { transmit } else { engine.open_queue(endpoint.places) };
+            let transmit = engine.delivery_mut().open_queue(endpoint.places);
+            let receive = if endpoint.one_queue { transmit } else { engine.delivery_mut().open_queue(endpoint.places) };
             let bindings =
                 Bindings { transmit_queue: Some(transmit), receive_queue: Some(receive), ..Bindings::default() };
-            let id = engine.open_endpoint(EndpointKind::Reliable, bindings);
-            let number_of = engine.endpoint_number(id).unwrap_or(0);
+            let id = engine.delivery_mut().open_endpoint(EndpointKind::Reliable, bindings);
+            let number_of = engine.delivery().endpoint_number(id).unwrap_or(0);
             addresses.push(((number, at), Address { socket: socket_of(number), endpoint: number_of }));
             endpoints.push((id, transmit, receive));
         }
@@ -149,7 +150,7 @@ fn parties(seed: u64, plan: &Plan, codec: &Arc<Codec>) -> Vec<Party> {
     }
     for party in &mut parties {
         for (place, address) in &addresses {
-            let peer = party.engine.addresses_mut().insert(*address, 1232);
+            let peer = party.engine.delivery_mut().addresses_mut().insert(*address, 1232);
             party.peers.extend(peer.map(|peer| (*place, peer)));
         }
     }
@@ -174,8 +175,8 @@ impl Live<'_> {
                     let now = self.time();
                     self.trace.datagram(at, &format!("{from} => {to}"), &bytes);
                     let Some(party) = self.parties.get_mut(to) else { continue };
-                    party.engine.memory_mut().set_now(at);
-                    party.engine.handle_datagram_early(now, socket_of(from), &mut bytes, marked);
+                    party.engine.delivery_mut().memory_mut().set_now(at);
+                    party.engine.handle_datagram_early(now, socket_of(from).into(), &mut bytes, marked);
                     self.bring_out(to)?;
                 }
                 Event::Timer { node } => {
@@ -248,7 +249,7 @@ impl Live<'_> {
     fn read(&mut self, node: usize, queue: QueueId, most: usize) -> Result<(), Violation> {
         for _ in 0..most {
             let Some(party) = self.parties.get_mut(node) else { return Ok(()) };
-            let Some(completion) = party.engine.poll_completion(queue) else { break };
+            let Some(completion) = party.engine.delivery_mut().poll_completion(queue) else { break };
             if completion.kind == CompletionKind::RemoteWrite {
                 continue;
             }
@@ -269,10 +270,10 @@ impl Live<'_> {
         let mut transmit = Transmit::default();
         loop {
             if !party.engine.poll_transmit(time, &mut transmit) {
-                if !party.engine.has_late() {
+                if !party.engine.has_deferred_ack() {
                     break;
                 }
-                party.engine.handle_late();
+                party.engine.handle_deferred_ack();
                 continue;
             }
             let mut bytes = Vec::new();
@@ -285,14 +286,15 @@ impl Live<'_> {
                     Piece::Memory(granted) => {
                         let from = bytes.len();
                         bytes.resize(from + granted.length as usize, 0);
-                        let read = party.engine.memory().read(granted, bytes.get_mut(from..).unwrap_or_default());
+                        let read =
+                            party.engine.delivery().memory().read(granted, bytes.get_mut(from..).unwrap_or_default());
                         if read.is_err() {
                             break;
                         }
                     }
                 }
             }
-            let to = match transmit.to.ip() {
+            let to = match transmit.path.remote.ip() {
                 IpAddr::V4(v4) => usize::from(v4.octets()[3]),
                 IpAddr::V6(_) => usize::MAX,
             };
@@ -302,7 +304,7 @@ impl Live<'_> {
                 self.network.send(&mut self.agenda, now, (node, to), datagram.to_vec(), transmit.may_fragment);
             }
         }
-        if let Some(text) = party.engine.memory().take_wrong() {
+        if let Some(text) = party.engine.delivery().memory().take_wrong() {
             return Err(self.stuck("memory", Some((node, text))));
         }
         let due = party.engine.poll_timeout();

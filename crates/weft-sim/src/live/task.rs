@@ -66,7 +66,7 @@ impl Task {
             }
             Job::Receive { count, together, length } => {
                 while self.waiting < *together && self.posted < *count {
-                    if !self.receive(id, plan.place.1, party, now, *length)? {
+                    if !self.receive(id, plan.place.1, party, *length)? {
                         break;
                     }
                 }
@@ -93,8 +93,8 @@ impl Task {
                 self.done = self.ended == verbs.len();
             }
             Job::Await { by } => {
-                let (written, times) = party.engine.memory().region(WRITTEN);
-                let (cells, _) = party.engine.memory().region(CELLS);
+                let (written, times) = party.engine.delivery().memory().region(WRITTEN);
+                let (cells, _) = party.engine.delivery().memory().region(CELLS);
                 let place = offset_of(*by, 0) as usize;
                 let cell = cells.get(*by * 8).is_some_and(|value| *value != 0);
                 self.done = cell || times.get(place).is_some_and(|at| *at != 0) && written.get(place) != Some(&0);
@@ -138,14 +138,7 @@ impl Task {
         }
     }
 
-    fn receive(
-        &mut self,
-        id: usize,
-        endpoint: usize,
-        party: &mut Party,
-        now: Time,
-        length: u64,
-    ) -> Result<bool, String> {
+    fn receive(&mut self, id: usize, endpoint: usize, party: &mut Party, length: u64) -> Result<bool, String> {
         let local = party.attach(&vec![0; length as usize], Use::Target);
         let receive = Receive {
             endpoint: party.endpoint(endpoint),
@@ -162,7 +155,7 @@ impl Task {
             context: id as u64,
             counter: None,
         };
-        match party.engine.post_receive(now, &receive) {
+        match party.engine.delivery_mut().post_receive(&receive) {
             Ok(()) => {
                 self.posted += 1;
                 self.waiting += 1;
@@ -186,12 +179,12 @@ impl Task {
         now: Time,
     ) -> Result<(), String> {
         if self.waiting == 0 && self.heard < rounds {
-            self.receive(id, plan.place.1, party, now, 8)?;
+            self.receive(id, plan.place.1, party, 8)?;
         }
         if self.round < rounds && self.region.is_none() {
             let mut bytes = vec![0; length as usize];
             fill(self.round as u32, 0, &mut bytes);
-            let memory = party.engine.memory_mut();
+            let memory = party.engine.delivery_mut().memory_mut();
             let region = memory.register(lent_key(id), LENT_ADDRESS, Access::REMOTE_READ, Content::Constant, &bytes);
             self.region = Some(region);
         }
@@ -205,7 +198,7 @@ impl Task {
         if self.heard > self.round {
             // The peer has said that it is done: the key may be used again at once.
             if let Some(region) = self.region.take() {
-                party.engine.memory_mut().close(region);
+                party.engine.delivery_mut().memory_mut().close(region);
             }
             (self.round, self.told) = (self.round + 1, false);
         }
@@ -224,7 +217,7 @@ impl Task {
         now: Time,
     ) -> Result<(), String> {
         if self.waiting == 0 && self.heard < rounds {
-            self.receive(id, plan.place.1, party, now, 16)?;
+            self.receive(id, plan.place.1, party, 16)?;
         }
         let each = length.div_ceil(pieces);
         while self.heard > self.round && self.reads < pieces {

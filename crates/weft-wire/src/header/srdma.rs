@@ -9,7 +9,7 @@ use super::fields::{Fields, flag};
 // | bytes | field                                   |
 // |-------|-----------------------------------------|
 // | 0     | version 4 · sealed 1 · bundle 1 ·       |
-// |       | reserved 2                              |
+// |       | partial 1 · reserved 1                  |
 // | 1     | class                                   |
 // | 2–3   | key epoch                               |
 // | 4–7   | session                                 |
@@ -31,8 +31,10 @@ pub struct SrdmaSession {
     pub sealed: bool,
     /// Whether several packets follow (P-2.9).
     pub bundle: bool,
-    /// Reserved, 2 bits.
-    pub reserved2: u8,
+    /// Whether the trailer covers the first bytes only (P-2.5).
+    pub partial: bool,
+    /// Reserved.
+    pub reserved1: bool,
     /// Traffic class.
     pub class: u8,
     /// Which key of the session sealed the packet.
@@ -46,7 +48,7 @@ pub struct SrdmaSession {
 }
 
 fixed_header!(SrdmaSession, SrdmaSessionView, 20, {
-    version, sealed, bundle, reserved2, class, key_epoch, id, sequence, timestamp,
+    version, sealed, bundle, partial, reserved1, class, key_epoch, id, sequence, timestamp,
 });
 
 impl SrdmaSessionView<'_> {
@@ -68,10 +70,16 @@ impl SrdmaSessionView<'_> {
         self.bytes[VERSION_FLAGS] & 0x04 != 0
     }
 
-    /// Reserved, 2 bits.
+    /// Whether the trailer covers the first bytes only (P-2.5).
     #[inline]
-    pub fn reserved2(&self) -> u8 {
-        self.bytes[VERSION_FLAGS] & 0x03
+    pub fn partial(&self) -> bool {
+        self.bytes[VERSION_FLAGS] & 0x02 != 0
+    }
+
+    /// Reserved.
+    #[inline]
+    pub fn reserved1(&self) -> bool {
+        self.bytes[VERSION_FLAGS] & 0x01 != 0
     }
 
     /// Traffic class.
@@ -111,8 +119,8 @@ impl SrdmaSession {
 
     #[inline]
     fn write(&self, out: &mut [u8; Self::LEN]) {
-        let flags = flag(self.sealed, 3) | flag(self.bundle, 2);
-        out[VERSION_FLAGS] = self.version << 4 | flags | self.reserved2 & 0x03;
+        let flags = flag(self.sealed, 3) | flag(self.bundle, 2) | flag(self.partial, 1) | flag(self.reserved1, 0);
+        out[VERSION_FLAGS] = self.version << 4 | flags;
         out[CLASS] = self.class;
         out.put_u16::<KEY_EPOCH>(self.key_epoch);
         out.put_u32::<SESSION>(self.id);
@@ -510,7 +518,8 @@ mod tests {
             version: bits!(u8, 4),
             sealed: any::<bool>(),
             bundle: any::<bool>(),
-            reserved2: bits!(u8, 2),
+            partial: any::<bool>(),
+            reserved1: any::<bool>(),
             class: any::<u8>(),
             key_epoch: any::<u16>(),
             id: any::<u32>(),
@@ -576,13 +585,17 @@ mod tests {
     #[test]
     fn session_flags_by_hand() {
         let mut bytes = [0; SrdmaSession::LEN];
-        for (first, sealed, bundle, reserved2) in
-            [(0x10, false, false, 0), (0x14, false, true, 0), (0x18, true, false, 0), (0x1f, true, true, 3)]
-        {
+        for (first, [sealed, bundle, partial, reserved1]) in [
+            (0x10, [false; 4]),
+            (0x14, [false, true, false, false]),
+            (0x12, [false, false, true, false]),
+            (0x18, [true, false, false, false]),
+            (0x1f, [true; 4]),
+        ] {
             bytes[0] = first;
             let header = SrdmaSession::parse(&bytes).unwrap();
-            let said = (header.version, header.sealed, header.bundle, header.reserved2);
-            assert_eq!(said, (1, sealed, bundle, reserved2));
+            let said = [header.sealed, header.bundle, header.partial, header.reserved1];
+            assert_eq!((header.version, said), (1, [sealed, bundle, partial, reserved1]));
         }
     }
 

@@ -90,11 +90,12 @@ impl Checksums {
         compare(u32::from_le_bytes(*stored), self.crc32c.of(covered))
     }
 
-    /// The CRC of an SRDMA packet; a sealed one has none.
+    /// The CRC of an SRDMA packet: of its first 256 bytes alone where it says so (P-2.5); a sealed one has none.
     #[must_use]
     pub fn srdma(&self, bytes: &[u8]) -> Checked {
         match (SrdmaSessionView::new(bytes), bytes.split_last_chunk::<4>()) {
             (Ok(session), Some((covered, stored))) if !session.sealed() => {
+                let covered = covered.get(..256).filter(|_| session.partial()).unwrap_or(covered);
                 compare(u32::from_le_bytes(*stored), self.crc32c.of(covered))
             }
             _ => Checked::None,

@@ -173,6 +173,7 @@ pub(crate) struct Checksum {
     pub(crate) endian: Endian,
     pub(crate) over: Coverage,
     /// Fields that count as ones.
+    pub(crate) first: Option<First>,
     pub(crate) ones: Vec<Placed<String>>,
     /// The field that holds it; otherwise it is a trailer.
     pub(crate) field: Option<Placed<String>>,
@@ -504,7 +505,7 @@ impl TransactionRule {
 
 impl Checksum {
     fn read(sources: &Sources<'_>, table: &Table<'_>) -> Result<Checksum, DefinitionError> {
-        table.only(&["name", "algorithm", "endian", "over", "ones", "field"])?;
+        table.only(&["name", "algorithm", "endian", "over", "first", "ones", "field"])?;
         let algorithm = table.need("algorithm", "\"crc32\"")?;
         let known = [
             ("crc32", Algorithm::Crc(CRC32)),
@@ -526,16 +527,33 @@ impl Checksum {
         if name.value.is_empty() {
             return Err(sources.error(name.place, "the checksum has an empty name", "write for example \"icrc\""));
         }
-        Ok(Checksum {
-            name,
-            algorithm,
-            endian,
-            over: table
-                .maybe("over")
-                .map_or(Ok(Coverage::Packet), |value| one_of(&value, "coverage", &COVERAGE_NAMES))?,
-            ones: table.maybe("ones").map_or(Ok(Vec::new()), |list| list.strings())?,
-            field: table.maybe("field").map(|field| field.string()).transpose()?,
-        })
+        let over =
+            table.maybe("over").map_or(Ok(Coverage::Packet), |value| one_of(&value, "coverage", &COVERAGE_NAMES))?;
+        let ones = table.maybe("ones").map_or(Ok(Vec::new()), |list| list.strings())?;
+        let field = table.maybe("field").map(|field| field.string()).transpose()?;
+        let first = table.maybe("first");
+        if let Some(first) = first.as_ref().filter(|_| over != Coverage::Packet || !ones.is_empty() || field.is_some())
+        {
+            let instead = "leave it out, or `over`, `ones` and `field`: it is for a trailer over the packet as it is";
+            return Err(first.error("`first` of a checksum that is no plain trailer", instead));
+        }
+        let first = first.map(|value| First::read(&value.table()?)).transpose()?;
+        Ok(Checksum { name, algorithm, endian, over, first, ones, field })
+    }
+}
+
+/// That only the first bytes are covered, where a field is not zero.
+#[derive(Clone, Debug)]
+pub(crate) struct First {
+    pub(crate) bytes: usize,
+    pub(crate) when: Placed<String>,
+}
+
+impl First {
+    fn read(table: &Table<'_>) -> Result<First, DefinitionError> {
+        table.only(&["bytes", "when"])?;
+        let bytes = table.need("bytes", "256")?.integer(1..=u64::from(u16::MAX))? as usize;
+        Ok(First { bytes, when: table.need("when", "\"header.field\"")?.string()? })
     }
 }
 

@@ -143,6 +143,12 @@ impl SumRow {
             SumPlace::Trailer(from_end) => bytes.len().checked_sub(from_end)?,
         };
         let covered = bytes.get(..end)?;
+        if let Some((when, most)) = &self.first
+            && covered.len() >= header_length
+            && when.read(covered) != 0
+        {
+            return Some(checksum.sum.over(&[covered.get(..*most).unwrap_or(covered)]));
+        }
         let (headers, body) = covered.split_at_checked(header_length)?;
         match checksum.over {
             Coverage::Packet if self.masks.is_empty() => Some(checksum.sum.over(&[covered])),

@@ -324,6 +324,8 @@ struct SumRow {
     /// Which of the protocol's checksums.
     number: usize,
     place: SumPlace,
+    /// It covers no more than so many bytes where this field is not zero.
+    first: Option<(Extract, usize)>,
     /// Bytes of the headers that are changed before they are summed: what counts as ones, and the checksum itself.
     masks: Box<[ByteMask]>,
 }

@@ -89,6 +89,17 @@ fn every_mistake_is_found_with_its_place() {
         ("[bind]", "[[checksum]]\nname = \"c\"\nalgorithm = \"xor\"\nfield = \"h.op\"\n[bind]", "is a select field"),
         (
             "[bind]",
+            "[[checksum]]\nname = \"c\"\nalgorithm = \"crc32\"\nover = \"headers\"\n\
+             first = { bytes = 9, when = \"h.op\" }\n[bind]",
+            "`first` of a checksum that is no plain trailer",
+        ),
+        (
+            "[bind]",
+            "[[checksum]]\nname = \"c\"\nalgorithm = \"crc32\"\nfirst = { bytes = 9, when = \"h.nothing\" }\n[bind]",
+            "the header `h` has no field `nothing`",
+        ),
+        (
+            "[bind]",
             "[[checksum]]\nname = \"c\"\nalgorithm = \"xor\"\nfield = \"h.sequence\"\n\
              [payload]\npad = \"h.sequence & 3\"\n[bind]",
             "t.toml:16:9: `h.sequence` holds a checksum and says how long the pad is",
@@ -454,4 +465,29 @@ fn a_checksum_must_not_cover_one_that_is_written_later() {
     let mut decoded = Decoded::default();
     tables.decode(id, &out[..length], &mut decoded).unwrap();
     assert_eq!(tables.verify(&decoded, &out[..length], &Outer::default()).checked[..2], [Checked::Good; 2]);
+}
+
+#[test]
+fn a_checksum_covers_the_first_bytes_where_a_field_says_so() {
+    let tables = Tables::builtin().unwrap();
+    let srdma = tables.find("srdma").unwrap();
+    let partial = tables.handle(srdma, "session.partial").unwrap();
+    let command = Command::new(Kind::Send, Flags::default()).with(Slot::Length, 400);
+    let mut out = [0; 512];
+    let length = tables.encode(srdma, &command, &[5; 400], &Outer::default(), &mut out).unwrap();
+    let packet = &mut out[..length];
+    let opcode = tables.opcode_for(srdma, &command).unwrap();
+    for (is_partial, at, good) in [(0, 255, false), (0, 256, false), (1, 255, false), (1, 256, true)] {
+        partial.write(packet, is_partial);
+        tables.write_checksums(srdma, opcode, packet, &Outer::default());
+        let check = |packet: &[u8]| {
+            let mut decoded = Decoded::default();
+            tables.decode(srdma, packet, &mut decoded).unwrap();
+            tables.verify(&decoded, packet, &Outer::default()).checked[0] == Checked::Good
+        };
+        assert!(check(packet));
+        packet[at] ^= 1;
+        assert_eq!(check(packet), good, "partial {is_partial}, byte {at}");
+        packet[at] ^= 1;
+    }
 }

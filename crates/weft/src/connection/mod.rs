@@ -162,34 +162,25 @@ impl Event {
 }
 
 /// Why two endpoints were not connected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectFailure {
     /// The peer: nobody listens at that address. Its NIC says so, or its host: there is no NIC.
+    #[error("nobody listens at that address: start the listener first")]
     NobodyListens,
     /// The path: nothing was heard from there in time, or not any more.
+    #[error("no answer from that address: check that its process lives, and the network")]
     Unreachable,
     /// The peer: it is there, and has not answered in time.
+    #[error("the peer is there but did not answer in time: is its program stuck?")]
     TimedOut,
     /// The peer: what was accepted is not wanted any more.
+    #[error("the peer did not want the connection any more when it was accepted")]
     Withdrawn,
     /// A local resource was used up when the answer came.
+    #[error("the address vector is full: remove peers that are not needed")]
     NoResources,
 }
-
-impl fmt::Display for ConnectFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            ConnectFailure::NobodyListens => "nobody listens at that address: start the listener first",
-            ConnectFailure::Unreachable => "no answer from that address: check that its process lives, and the network",
-            ConnectFailure::TimedOut => "the peer is there but did not answer in time: is its program stuck?",
-            ConnectFailure::Withdrawn => "the peer did not want the connection any more when it was accepted",
-            ConnectFailure::NoResources => "the address vector is full: remove peers that are not needed",
-        })
-    }
-}
-
-impl std::error::Error for ConnectFailure {}
 
 /// Counts of what happened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -408,9 +399,11 @@ impl fmt::Debug for Request {
 }
 
 /// A request that could not be answered like that, and is still to be; `?` makes it an [`Error`] and rejects it.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
 pub struct NotAccepted {
     /// Why.
+    #[source]
     pub error: Error,
     /// The request, as it was.
     pub request: Request,
@@ -418,18 +411,6 @@ pub struct NotAccepted {
 
 /// The same of a rejection.
 pub type NotRejected = NotAccepted;
-
-impl fmt::Display for NotAccepted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.error.fmt(f)
-    }
-}
-
-impl std::error::Error for NotAccepted {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.error)
-    }
-}
 
 impl From<NotAccepted> for Error {
     fn from(not: NotAccepted) -> Error {

@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use weft_core::command::{Command, EndpointId, Operation};
-use weft_core::engine::Engine;
+use weft_core::delivery::Delivery;
 use weft_core::event::Failure;
 use weft_core::limits::ATOMIC_MAX_BYTES;
 use weft_core::memory::{Access, Fault, Memory};
@@ -240,12 +240,12 @@ impl Attachments {
     pub(super) fn write(
         &mut self,
         channel: &Channel,
-        engine: &Engine<HostMemory>,
+        delivery: &Delivery<HostMemory>,
         command: &Command,
     ) -> Option<Result<(), Failure>> {
         let length = u64::from(command.length);
         self.reach(channel, command, length, Access::REMOTE_WRITE, |mapping, at| {
-            let memory = engine.memory();
+            let memory = delivery.memory();
             let mut done = 0;
             while done < length {
                 let piece = memory.local(command.local, command.offset + done, length - done).map_err(ours)?;
@@ -268,12 +268,12 @@ impl Attachments {
     pub(super) fn read(
         &mut self,
         channel: &Channel,
-        engine: &mut Engine<HostMemory>,
+        delivery: &mut Delivery<HostMemory>,
         command: &Command,
     ) -> Option<Result<(), Failure>> {
         let length = u64::from(command.length);
         self.reach(channel, command, length, Access::REMOTE_READ, |mapping, at| {
-            let memory = engine.memory_mut();
+            let memory = delivery.memory_mut();
             let mut done = 0;
             while done < length {
                 let piece = memory.local(command.local, command.offset + done, length - done).map_err(ours)?;
@@ -287,7 +287,7 @@ impl Attachments {
     pub(super) fn atomic(
         &mut self,
         channel: &Channel,
-        engine: &mut Engine<HostMemory>,
+        delivery: &mut Delivery<HostMemory>,
         command: &Command,
     ) -> Option<Result<(), Failure>> {
         let call = command.atomic;
@@ -295,7 +295,7 @@ impl Attachments {
         let reached = self.reach(channel, command, bytes as u64, Access::REMOTE_ATOMIC, |mapping, at| {
             let mut payload = [0; ATOMIC_MAX_BYTES as usize];
             let payload = payload.get_mut(..command.length as usize).ok_or(Failure::LengthError)?;
-            read_local(engine.memory(), command.local, command.offset, payload).map_err(ours)?;
+            read_local(delivery.memory(), command.local, command.offset, payload).map_err(ours)?;
             let (compares, operands) = match command.operation {
                 Operation::CompareAtomic => payload.split_at(payload.len() / 2),
                 _ => (&[] as &[u8], &*payload),
@@ -304,7 +304,7 @@ impl Attachments {
             let mut results = [0; ATOMIC_MAX_BYTES as usize];
             let results = results.get_mut(..if fetches { bytes } else { 0 }).ok_or(Failure::LengthError)?;
             mapping.atomic(at, call, operands, compares, results).map_err(failure_of)?;
-            let memory = engine.memory_mut();
+            let memory = delivery.memory_mut();
             let mut done = 0;
             while done < results.len() {
                 let (at, left) = (command.results_offset() + done as u64, (results.len() - done) as u64);
@@ -388,19 +388,19 @@ impl Granting {
     pub(super) fn grant(
         &mut self,
         channel: &Channel,
-        engine: &Engine<HostMemory>,
+        delivery: &Delivery<HostMemory>,
         endpoint: EndpointId,
         token: u32,
         key: u64,
     ) -> bool {
         let word = WORD_FIRST_GRANT + self.words;
-        if word >= CHANNEL_WORDS_MAX || engine.counts_remote_access(endpoint, key) {
+        if word >= CHANNEL_WORDS_MAX || delivery.counts_remote_access(endpoint, key) {
             return false;
         }
-        if self.grant_device(channel, engine, word, token, key) {
+        if self.grant_device(channel, delivery, word, token, key) {
             return true;
         }
-        let Some((shareable, base, access)) = engine.memory().share(key) else { return false };
+        let Some((shareable, base, access)) = delivery.memory().share(key) else { return false };
         self.words += 1;
         channel.shared_word(word).store(GRANTED, Ordering::SeqCst);
         let note = Note { token, word: word as u32, base, length: shareable.length as u64, access: access.0 };
@@ -416,17 +416,17 @@ impl Granting {
     fn grant_device(
         &mut self,
         channel: &Channel,
-        engine: &Engine<HostMemory>,
+        delivery: &Delivery<HostMemory>,
         word: usize,
         token: u32,
         key: u64,
     ) -> bool {
         // Some kinds do not let a process open its own handles; and who waits for itself waits for ever.
         let same_process = u32::try_from(channel.peer_pid()) == Ok(std::process::id());
-        if same_process || word + 1 >= CHANNEL_WORDS_MAX || !engine.memory().uses_devices() {
+        if same_process || word + 1 >= CHANNEL_WORDS_MAX || !delivery.memory().uses_devices() {
             return false;
         }
-        let Some(grant) = engine.memory().share_device(key) else { return false };
+        let Some(grant) = delivery.memory().share_device(key) else { return false };
         let (base, offset, length, access) = (grant.base, grant.offset, grant.length, grant.access.0);
         let note = DeviceNote { token, word: word as u32, base, offset, length, access };
         let (place, id) = (grant.handle.place, grant.handle.id);

@@ -18,8 +18,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use weft_core::command::{Command, Operation};
-use weft_core::engine::Engine;
-use weft_core::engine::hall::{ArrivalId, Room};
+use weft_core::delivery::{ArrivalId, Delivery, Destination};
 use weft_core::event::Failure;
 use weft_core::memory::{Access, Fault, Granted, LocalKey, Memory};
 use weft_link::shm::{Channel, ChannelId};
@@ -442,7 +441,7 @@ impl Pulls {
     }
 
     /// Goes on with all of them. Those that ended are pushed to `ended`. True: something happened.
-    pub(super) fn serve(&mut self, engine: &mut Engine<HostMemory>, ended: &mut Vec<(Pull, Pulled)>) -> bool {
+    pub(super) fn serve(&mut self, delivery: &mut Delivery<HostMemory>, ended: &mut Vec<(Pull, Pulled)>) -> bool {
         let before = ended.len();
         if std::mem::take(&mut self.look) {
             let waiting = std::mem::take(&mut self.waiting);
@@ -459,7 +458,7 @@ impl Pulls {
                 match self.find(&pull.reference) {
                     Some(imported) => {
                         let alone = alone && self.going.is_empty();
-                        self.going.push(start(engine, pull, &imported, alone));
+                        self.going.push(start(delivery, pull, &imported, alone));
                     }
                     None if self.refused.contains(&(place, id)) => ended.push((pull, Pulled::Refused)),
                     None if looks >= LOCAL_HANDLE_LOOKS_MAX => ended.push((pull, Pulled::Unknown)),
@@ -478,7 +477,7 @@ impl Pulls {
                 return true;
             }
             // A copy that failed is not told apart from one that cannot be: the bytes come another way.
-            going.copies.retain(|copy| match engine.memory_mut().is_copied(copy) {
+            going.copies.retain(|copy| match delivery.memory_mut().is_copied(copy) {
                 Ok(done) => !done,
                 Err(_) => {
                     going.result = Pulled::Refused;
@@ -488,7 +487,7 @@ impl Pulls {
             // Short messages end in order, as those do that come through the ring.
             let done = going.copies.is_empty() && !(held && going.pull.is_short());
             if done {
-                going.unload(engine);
+                going.unload(delivery);
                 ended.push((going.pull, std::mem::replace(&mut going.result, Pulled::Done)));
             }
             unfinished += usize::from(!going.copies.is_empty());
@@ -502,11 +501,11 @@ impl Pulls {
     }
 
     /// The channel is about to end: waits for the copies. Its initiator may free the memory when it hears of it.
-    pub(super) fn close(&mut self, engine: &mut Engine<HostMemory>) {
+    pub(super) fn close(&mut self, delivery: &mut Delivery<HostMemory>) {
         self.waiting.clear();
         for going in self.going.drain(..) {
-            finish(engine.memory_mut(), &going.copies);
-            going.kept.map(|(key, _)| engine.memory_mut().take(key));
+            finish(delivery.memory_mut(), &going.copies);
+            going.kept.map(|(key, _)| delivery.memory_mut().take(key));
         }
         self.pools.clear();
         self.handles.close_channel(self.channel);
@@ -524,7 +523,7 @@ fn finish(memory: &mut HostMemory, copies: &[Copying]) {
 
 /// Starts to copy a message to where it is wanted, or else to the host. One that is short and alone is copied when this
 /// returns: to begin and to ask takes longer than to wait.
-fn start(engine: &mut Engine<HostMemory>, pull: Pull, imported: &Arc<Imported>, alone: bool) -> Going {
+fn start(delivery: &mut Delivery<HostMemory>, pull: Pull, imported: &Arc<Imported>, alone: bool) -> Going {
     let mut going = Going { pull, copies: Vec::new(), kept: None, result: Pulled::Done };
     let length = u64::from(pull.length);
     let Some(end) = pull.reference.offset.checked_add(length).filter(|end| *end <= imported.length()) else {
@@ -533,8 +532,8 @@ fn start(engine: &mut Engine<HostMemory>, pull: Pull, imported: &Arc<Imported>, 
     };
     let mut done = 0;
     while done < length {
-        let started = match engine.room(pull.id, done, length - done) {
-            Ok(Room::Memory(memory, piece)) if piece.length > 0 => {
+        let started = match delivery.destination(pull.id, done, length - done) {
+            Ok(Destination::Memory(memory, piece)) if piece.length > 0 => {
                 let from = end - length + done;
                 done += piece.length;
                 if alone && piece.length <= at_once_max(memory, piece) {
@@ -544,15 +543,15 @@ fn start(engine: &mut Engine<HostMemory>, pull: Pull, imported: &Arc<Imported>, 
                 }
             }
             // Nobody wants it any more.
-            Ok(Room::Nowhere) => return going,
-            Ok(Room::Memory(..)) => Err(Fault::OutOfBounds),
-            Ok(Room::Bytes(_)) => Err(Fault::NotSupported),
+            Ok(Destination::Nowhere) => return going,
+            Ok(Destination::Memory(..)) => Err(Fault::OutOfBounds),
+            Ok(Destination::Bytes(_)) => Err(Fault::NotSupported),
             Err(fault) => Err(fault),
         };
         match started {
             Ok(copying) => going.copies.extend(copying),
             Err(Fault::NotSupported) if going.copies.is_empty() => {
-                going.keep(engine, imported);
+                going.keep(delivery, imported);
                 return going;
             }
             // The way through the host meets the same, and tells of it.
@@ -575,10 +574,10 @@ fn at_once_max(memory: &HostMemory, piece: Granted) -> u64 {
 
 impl Going {
     /// Copies the message to memory of the host.
-    fn keep(&mut self, engine: &mut Engine<HostMemory>, imported: &Arc<Imported>) {
+    fn keep(&mut self, delivery: &mut Delivery<HostMemory>, imported: &Arc<Imported>) {
         self.result = Pulled::Refused;
         let Some(region) = MemoryRegion::alloc_zeroed(self.pull.length as usize) else { return };
-        let memory = engine.memory_mut();
+        let memory = delivery.memory_mut();
         let Ok(buffer) = Buffer::from_region(&region, 0, region.length()) else { return };
         let Ok(key) = memory.attach(buffer) else { return };
         let started = memory
@@ -595,20 +594,20 @@ impl Going {
     }
 
     /// Brings a message that was kept to where it belongs.
-    fn unload(&mut self, engine: &mut Engine<HostMemory>) {
+    fn unload(&mut self, delivery: &mut Delivery<HostMemory>) {
         let Some((key, region)) = self.kept.take() else { return };
-        drop(engine.memory_mut().take(key));
+        drop(delivery.memory_mut().take(key));
         let length = u64::from(self.pull.length);
         let mut done = 0;
         while matches!(self.result, Pulled::Done) && done < length {
             let from = done as usize;
-            let placed = match engine.room(self.pull.id, done, length - done) {
-                Ok(Room::Bytes(bytes)) => region.read(from, bytes).map(|()| bytes.len() as u64),
-                Ok(Room::Memory(memory, piece)) => region
+            let placed = match delivery.destination(self.pull.id, done, length - done) {
+                Ok(Destination::Bytes(bytes)) => region.read(from, bytes).map(|()| bytes.len() as u64),
+                Ok(Destination::Memory(memory, piece)) => region
                     .to_vec(from, piece.length as usize)
                     .and_then(|bytes| memory.write(piece, &bytes))
                     .map(|()| piece.length),
-                Ok(Room::Nowhere) => return,
+                Ok(Destination::Nowhere) => return,
                 Err(fault) => Err(fault),
             };
             match placed {

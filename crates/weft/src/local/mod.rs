@@ -2,7 +2,7 @@
 //!
 //! There is one channel (`weft_link::shm`) for each pair of endpoints and direction. Its initiator's side is a
 //! [`route::Route`], its target's a [`visitor::Visitor`]; `record` says what goes through it. What arrives ends in the
-//! same hall as packets do (`weft_core::engine::hall`).
+//! same [`Delivery`] as packets do.
 //!
 //! | bytes | way |
 //! |---|---|
@@ -33,8 +33,8 @@ use std::sync::atomic::Ordering;
 
 use weft_core::address::{Address, PeerId};
 use weft_core::command::{Command, CommandFlags, EndpointId, Level, Operation, PostError};
-use weft_core::engine::hall::Arrival;
-use weft_core::engine::{Admitted, Engine};
+use weft_core::delivery::Envelope;
+use weft_core::delivery::{Admitted, Delivery, Transport};
 use weft_core::event::Failure;
 use weft_link::shm::{Broken, ChannelId, Hello, Node, NodeEvent, TargetChannel};
 use weft_mem::{HostMemory, Segment, attach};
@@ -212,18 +212,18 @@ impl Local {
 
     /// The route of an endpoint to a peer, if the peer is on this machine.
     #[inline(always)]
-    fn route_to(&mut self, engine: &Engine<HostMemory>, endpoint: EndpointId, peer: PeerId) -> Option<u32> {
+    fn route_to(&mut self, delivery: &Delivery<HostMemory>, endpoint: EndpointId, peer: PeerId) -> Option<u32> {
         match self.ways.get(peer.0 as usize).and_then(|ways| ways.from(endpoint)) {
             Some(Way::Route(index)) => Some(index),
             Some(Way::Packets) => None,
-            None => self.find_way(engine, endpoint, peer),
+            None => self.find_way(delivery, endpoint, peer),
         }
     }
 
     #[cold]
-    fn find_way(&mut self, engine: &Engine<HostMemory>, endpoint: EndpointId, peer: PeerId) -> Option<u32> {
-        let to = engine.addresses().address(peer)?;
-        let number = engine.endpoint_source(endpoint)?;
+    fn find_way(&mut self, delivery: &Delivery<HostMemory>, endpoint: EndpointId, peer: PeerId) -> Option<u32> {
+        let to = delivery.addresses().address(peer)?;
+        let number = delivery.endpoint_source(endpoint)?;
         let known = self
             .routes
             .iter()
@@ -274,12 +274,12 @@ impl Local {
     /// Whether the route to a peer can take so many commands more; `None`: they go as packets.
     pub(crate) fn has_room(
         &mut self,
-        engine: &Engine<HostMemory>,
+        delivery: &Delivery<HostMemory>,
         endpoint: EndpointId,
         peer: PeerId,
         commands: usize,
     ) -> Option<bool> {
-        let index = self.route_to(engine, endpoint, peer)?;
+        let index = self.route_to(delivery, endpoint, peer)?;
         let route = self.routes.get(index as usize)?.as_ref()?;
         Some(route.under_way() + commands <= self.commands_max)
     }
@@ -288,29 +288,26 @@ impl Local {
     #[inline]
     pub(crate) fn post(
         &mut self,
-        engine: &mut Engine<HostMemory>,
+        delivery: &mut Delivery<HostMemory>,
         command: &mut Command,
         shares_processor: bool,
     ) -> Option<Result<(), PostError>> {
         if !self.displaced.is_empty() {
             // Nothing may pass those, and most of what is posted now would.
-            self.send_displaced(engine);
-            if !self.displaced.is_empty() {
-                return Some(Err(PostError::QueueFull));
-            }
+            return Some(Err(PostError::QueueFull));
         }
-        let index = self.route_to(engine, command.endpoint, command.peer)?;
+        let index = self.route_to(delivery, command.endpoint, command.peer)?;
         let route = self.routes.get_mut(index as usize)?.as_mut()?;
         if route.under_way() >= self.commands_max {
             return Some(Err(PostError::QueueFull));
         }
-        if let Err(error) = engine.admit(command) {
+        if let Err(error) = delivery.admit(command) {
             return Some(Err(error));
         }
         self.methods.shares_processor = shares_processor;
-        if route.submit(engine, command, &self.methods, &mut self.statistics).is_err() {
+        if route.submit(delivery, command, &self.methods, &mut self.statistics).is_err() {
             self.statistics.broken += 1;
-            self.end_route(engine, index as usize, Failure::ProtocolError);
+            self.end_route(delivery, index as usize, Failure::ProtocolError);
         } else {
             self.changed |= route.wants_room() || route.is_reaching();
         }
@@ -329,14 +326,14 @@ impl Local {
     #[inline(always)]
     pub(crate) fn do_and_report(
         &mut self,
-        engine: &mut Engine<HostMemory>,
+        delivery: &mut Delivery<HostMemory>,
         command: &Command,
         bytes: Segment<'_>,
     ) -> Option<Result<(), PostError>> {
-        let index = self.route_to(engine, command.endpoint, command.peer)?;
+        let index = self.route_to(delivery, command.endpoint, command.peer)?;
         let route = self.routes.get_mut(index as usize)?.as_mut()?;
         // What is done cannot be refused any more.
-        let place = match engine.place_for_report(command) {
+        let place = match delivery.place_for_report(command) {
             Ok(place) => place,
             Err(error) => return Some(Err(error)),
         };
@@ -344,7 +341,7 @@ impl Local {
             return None;
         }
         if let Some(counter) = place.report(command) {
-            engine.count_done(counter);
+            delivery.count_done(counter);
         }
         Some(Ok(()))
     }
@@ -353,14 +350,14 @@ impl Local {
     #[inline]
     pub(crate) fn do_at_once(
         &mut self,
-        engine: &mut Engine<HostMemory>,
+        delivery: &mut Delivery<HostMemory>,
         command: &Command,
         bytes: Segment<'_>,
     ) -> Option<Result<Admitted, PostError>> {
-        let index = self.route_to(engine, command.endpoint, command.peer)?;
+        let index = self.route_to(delivery, command.endpoint, command.peer)?;
         let route = self.routes.get_mut(index as usize)?.as_mut()?;
         // What is done cannot be refused any more.
-        let admitted = match engine.admit_done(command) {
+        let admitted = match delivery.admit_done(command) {
             Ok(admitted) => admitted,
             Err(error) => return Some(Err(error)),
         };
@@ -369,7 +366,7 @@ impl Local {
 
     /// What peers have brought, and what has found room. True: something happened.
     #[inline]
-    pub(crate) fn progress(&mut self, engine: &mut Engine<HostMemory>) -> bool {
+    pub(crate) fn progress(&mut self, delivery: &mut Delivery<HostMemory>) -> bool {
         let (mut busy, mut wants_notes) = (false, false);
         let (visitors, routes) = (self.visitors.len(), self.routes.len());
         // All of them while there are few. Of many, some in each round: an empty ring costs a look.
@@ -380,7 +377,7 @@ impl Local {
                 && visitor.has_work()
             {
                 let owed = visitor.owes();
-                match visitor.serve(engine, &mut self.statistics) {
+                match visitor.serve(delivery, &mut self.statistics) {
                     Ok(served) => {
                         // Whoever sleeps has not said that it waits for room, or will not go on.
                         let owes = !owed && visitor.owes();
@@ -389,16 +386,16 @@ impl Local {
                         busy |= served || owes;
                         // Only what is owed can wait for a note.
                         wants_notes |= visitor.owes() && visitor.pulls.wants_notes();
-                        if visitor.orphan.is_some() && !visitor.orphan(engine, 0) {
-                            self.end_visitor(engine, index);
+                        if visitor.orphan.is_some() && !visitor.orphan(delivery, 0) {
+                            self.end_visitor(delivery, index);
                         }
                     }
-                    Err(Broken) => self.break_visitor(engine, index),
+                    Err(Broken) => self.break_visitor(delivery, index),
                 }
             }
         }
         if wants_notes {
-            self.attend(engine);
+            self.attend(delivery);
         }
         let looks = routes.min(LOCAL_POLLED_AT_ONCE);
         for step in 0..looks {
@@ -406,30 +403,25 @@ impl Local {
             if let Some(Some(route)) = self.routes.get_mut(index)
                 && route.has_work()
             {
-                busy |= self.serve_route(engine, index);
+                busy |= self.serve_route(delivery, index);
             }
         }
         self.cursor = self.cursor.wrapping_add(LOCAL_POLLED_AT_ONCE);
         if self.may_be_blocked {
             self.may_be_blocked = self.visitors.iter().flatten().any(|visitor| visitor.blocked);
         }
-        if engine.has_matched() {
-            self.matched(engine);
+        if delivery.has_decided(Transport::Shm) {
+            self.matched(delivery);
             busy = true;
-        }
-        if !self.displaced.is_empty() {
-            self.send_displaced(engine);
-            // Whoever sleeps goes on when the engine has room.
-            self.changed = true;
         }
         busy
     }
 
     #[inline(never)]
-    fn serve_route(&mut self, engine: &mut Engine<HostMemory>, index: usize) -> bool {
+    fn serve_route(&mut self, delivery: &mut Delivery<HostMemory>, index: usize) -> bool {
         let Some(Some(route)) = self.routes.get_mut(index) else { return false };
         let wanted = route.wants_room();
-        match route.serve(engine, &self.methods, &mut self.statistics) {
+        match route.serve(delivery, &self.methods, &mut self.statistics) {
             Ok(served) => {
                 let wants = !wanted && route.wants_room();
                 self.changed |= wants;
@@ -437,7 +429,7 @@ impl Local {
             }
             Err(Broken) => {
                 self.statistics.broken += 1;
-                self.end_route(engine, index, Failure::ProtocolError);
+                self.end_route(delivery, index, Failure::ProtocolError);
                 false
             }
         }
@@ -452,21 +444,21 @@ impl Local {
     }
 
     /// Messages that waited at their senders are wanted now.
-    fn matched(&mut self, engine: &mut Engine<HostMemory>) {
+    fn matched(&mut self, delivery: &mut Delivery<HostMemory>) {
         // A copy may begin with it, which somebody has to go on with.
         self.changed = true;
-        while let Some(matched) = engine.poll_matched() {
+        while let Some(matched) = delivery.poll_decided(Transport::Shm) {
             let channel = ChannelId((matched.token >> 32) as u32);
             let Some(index) = self.visitor_of(channel) else {
-                engine.end_arrival(matched.id, Err(Failure::Aborted));
+                delivery.end(matched.id, Err(Failure::Aborted));
                 continue;
             };
             if let Some(Some(visitor)) = self.visitors.get_mut(index) {
-                let result = visitor.matched(engine, &matched);
+                let result = visitor.matched(delivery, &matched);
                 // Copies go on without a word of the peer.
                 self.changed |= visitor.owes();
                 if result.is_err() {
-                    self.break_visitor(engine, index);
+                    self.break_visitor(delivery, index);
                 }
             }
         }
@@ -481,7 +473,7 @@ impl Local {
     }
 
     /// Peers that come and go. A system call, so not for every round. True: something happened.
-    pub(crate) fn attend(&mut self, engine: &mut Engine<HostMemory>) -> bool {
+    pub(crate) fn attend(&mut self, delivery: &mut Delivery<HostMemory>) -> bool {
         let mut events = std::mem::take(&mut self.events);
         // A failure of the system here is one of the next call too, or none at all.
         let happened = self.node.poll(&mut events).unwrap_or(false);
@@ -489,11 +481,11 @@ impl Local {
         self.changed |= happened;
         for event in events.drain(..) {
             match event {
-                NodeEvent::Accepted(channel, hello) => self.accept(engine, channel, &hello),
+                NodeEvent::Accepted(channel, hello) => self.accept(delivery, channel, &hello),
                 NodeEvent::Note { channel, bytes, descriptors } => {
-                    self.noted(engine, channel, &bytes, descriptors);
+                    self.noted(delivery, channel, &bytes, descriptors);
                 }
-                NodeEvent::Closed(channel) => self.closed(engine, channel),
+                NodeEvent::Closed(channel) => self.closed(delivery, channel),
             }
         }
         self.events = events;
@@ -506,7 +498,13 @@ impl Local {
     }
 
     /// Something came over the socket.
-    fn noted(&mut self, engine: &mut Engine<HostMemory>, channel: ChannelId, bytes: &[u8], descriptors: Vec<OwnedFd>) {
+    fn noted(
+        &mut self,
+        delivery: &mut Delivery<HostMemory>,
+        channel: ChannelId,
+        bytes: &[u8],
+        descriptors: Vec<OwnedFd>,
+    ) {
         if let Some(index) = self.route_of(channel)
             && let Some(Some(route)) = self.routes.get_mut(index)
         {
@@ -526,25 +524,26 @@ impl Local {
             && let Some(Some(visitor)) = self.visitors.get_mut(index)
             && visitor.noted(Note::parse(bytes, descriptors), &mut self.statistics).is_err()
         {
-            self.break_visitor(engine, index);
+            self.break_visitor(delivery, index);
         }
     }
 
-    fn accept(&mut self, engine: &mut Engine<HostMemory>, channel: TargetChannel, hello: &Hello) {
+    fn accept(&mut self, delivery: &mut Delivery<HostMemory>, channel: TargetChannel, hello: &Hello) {
         let source = Address::from_bytes(&hello.source);
-        let source_id = engine.addresses().source_of(source);
-        let endpoint = engine.endpoint_by_number(hello.target_endpoint);
-        let endpoint = endpoint.filter(|endpoint| hello.session == self.session && engine.admits(*endpoint, source_id));
+        let source_id = delivery.addresses().source_of(source);
+        let endpoint = delivery.endpoint_by_number(hello.target_endpoint);
+        let endpoint =
+            endpoint.filter(|endpoint| hello.session == self.session && delivery.admits(*endpoint, source_id));
         let Some(endpoint) = endpoint else {
             channel.shared_word(WORD_STATE).store(NO_ENDPOINT, Ordering::SeqCst);
             self.node.close(channel.id());
             return;
         };
-        let arrival = Arrival {
+        let arrival = Envelope {
             endpoint,
             source,
             source_id,
-            peer: engine.addresses().find(source_id),
+            peer: delivery.addresses().find(source_id),
             tagged: false,
             tag: 0,
             immediate: None,
@@ -560,26 +559,26 @@ impl Local {
         let index = insert(&mut self.visitors, visitor);
         self.changed = true;
         if welcomed.is_err() {
-            self.break_visitor(engine, index as usize);
+            self.break_visitor(delivery, index as usize);
         }
     }
 
     /// A peer is gone. What it had sent whole is taken first.
-    fn closed(&mut self, engine: &mut Engine<HostMemory>, channel: ChannelId) {
+    fn closed(&mut self, delivery: &mut Delivery<HostMemory>, channel: ChannelId) {
         // As many rounds as a full ring needs: one that hung up and goes on writing is not waited for.
         const RECORDS: u32 = RING_SLOTS + RING_NEAR_SLOTS;
         const ROUNDS: usize = RECORDS as usize / LOCAL_RECORDS_PER_ROUND + 2;
         if let Some(index) = self.visitor_of(channel) {
             for _ in 0..ROUNDS {
                 let Some(Some(visitor)) = self.visitors.get_mut(index) else { break };
-                match visitor.serve(engine, &mut self.statistics) {
+                match visitor.serve(delivery, &mut self.statistics) {
                     Ok(true) => {}
                     Ok(false) | Err(Broken) => break,
                 }
             }
-            let stays = |visitor: &mut Box<Visitor>| visitor.orphan(engine, RECORDS);
+            let stays = |visitor: &mut Box<Visitor>| visitor.orphan(delivery, RECORDS);
             if !self.visitors.get_mut(index).and_then(Option::as_mut).is_some_and(stays) {
-                self.end_visitor(engine, index);
+                self.end_visitor(delivery, index);
             }
         }
         if let Some(index) = self.route_of(channel) {
@@ -589,7 +588,7 @@ impl Local {
                 if route.channel.shared_word(WORD_STATE).load(Ordering::Acquire) == NO_ENDPOINT {
                     failure = Failure::NoSuchEndpoint;
                 }
-                match route.serve(engine, &self.methods, &mut self.statistics) {
+                match route.serve(delivery, &self.methods, &mut self.statistics) {
                     Ok(true) => {}
                     Ok(false) | Err(Broken) => break,
                 }
@@ -603,54 +602,59 @@ impl Local {
                 self.displaced.extend(commands);
                 self.ways.iter_mut().for_each(|ways| ways.replace(Way::Route(index as u32), Way::Packets));
             }
-            self.end_route(engine, index, failure);
-            self.send_displaced(engine);
+            self.end_route(delivery, index, failure);
         }
     }
 
-    /// Gives the engine what goes as packets after all, as far as it takes it.
-    fn send_displaced(&mut self, engine: &mut Engine<HostMemory>) {
-        while let Some(command) = self.displaced.front()
-            && engine.post_admitted(command)
-        {
+    /// Gives commands that go as packets after all to `post`, as long as it takes them; false: it has no room now.
+    pub(crate) fn send_displaced(&mut self, mut post: impl FnMut(&Command) -> bool) {
+        while self.displaced.front().is_some_and(&mut post) {
             self.displaced.pop_front();
         }
+        // Whoever sleeps goes on when the engine has room.
+        self.changed |= !self.displaced.is_empty();
     }
 
-    fn break_visitor(&mut self, engine: &mut Engine<HostMemory>, index: usize) {
+    /// Whether [`Local::send_displaced`] has something to do.
+    #[inline]
+    pub(crate) fn has_displaced(&self) -> bool {
+        !self.displaced.is_empty()
+    }
+
+    fn break_visitor(&mut self, delivery: &mut Delivery<HostMemory>, index: usize) {
         self.statistics.broken += 1;
-        self.end_visitor(engine, index);
+        self.end_visitor(delivery, index);
     }
 
-    fn end_visitor(&mut self, engine: &mut Engine<HostMemory>, index: usize) {
+    fn end_visitor(&mut self, delivery: &mut Delivery<HostMemory>, index: usize) {
         let Some(mut visitor) = self.visitors.get_mut(index).and_then(Option::take) else { return };
-        visitor.fail(engine);
+        visitor.fail(delivery);
         self.node.close(visitor.channel.id());
         shorten(&mut self.visitors);
     }
 
     /// Ends a route. The next command to its peer looks for a way anew.
-    fn end_route(&mut self, engine: &mut Engine<HostMemory>, index: usize, failure: Failure) {
+    fn end_route(&mut self, delivery: &mut Delivery<HostMemory>, index: usize, failure: Failure) {
         let Some(mut route) = self.routes.get_mut(index).and_then(Option::take) else { return };
         for ways in &mut self.ways {
             ways.retain(|_, way| way != Way::Route(index as u32));
         }
-        route.fail(engine, failure);
+        route.fail(delivery, failure);
         self.handles.close_channel(route.channel.id());
         self.node.close(route.channel.id());
         shorten(&mut self.routes);
     }
 
-    pub(crate) fn cancel(&mut self, engine: &mut Engine<HostMemory>, endpoint: EndpointId, context: u64) -> bool {
+    pub(crate) fn cancel(&mut self, delivery: &mut Delivery<HostMemory>, endpoint: EndpointId, context: u64) -> bool {
         let mut routes = self.routes.iter_mut().flatten().filter(|route| route.endpoint == endpoint);
-        let cancelled = routes.any(|route| route.cancel(engine, context));
+        let cancelled = routes.any(|route| route.cancel(delivery, context));
         // A fence may have waited for it.
         self.changed |= cancelled;
-        let wanted = |command: &Command| command.endpoint == endpoint && engine.context_of(command) == context;
+        let wanted = |command: &Command| command.endpoint == endpoint && delivery.context_of(command) == context;
         if !cancelled
             && let Some(command) = self.displaced.iter().position(wanted).and_then(|at| self.displaced.remove(at))
         {
-            engine.report(&command, Err(Failure::Cancelled));
+            delivery.report(&command, Err(Failure::Cancelled));
             return true;
         }
         cancelled
@@ -671,25 +675,25 @@ impl Local {
     }
 
     /// An endpoint closes: before the engine forgets it, its commands end.
-    pub(crate) fn close_endpoint(&mut self, engine: &mut Engine<HostMemory>, endpoint: EndpointId) {
-        self.end_commands(engine, endpoint);
-        self.dismiss(engine, |arrival| arrival.endpoint == endpoint);
+    pub(crate) fn close_endpoint(&mut self, delivery: &mut Delivery<HostMemory>, endpoint: EndpointId) {
+        self.end_commands(delivery, endpoint);
+        self.dismiss(delivery, |arrival| arrival.endpoint == endpoint);
         for ways in &mut self.ways {
             ways.retain(|from, _| from != endpoint);
         }
     }
 
     /// All commands of an endpoint end.
-    pub(crate) fn end_commands(&mut self, engine: &mut Engine<HostMemory>, endpoint: EndpointId) {
+    pub(crate) fn end_commands(&mut self, delivery: &mut Delivery<HostMemory>, endpoint: EndpointId) {
         for index in 0..self.routes.len() {
             if self.routes.get(index).and_then(Option::as_ref).is_some_and(|route| route.endpoint == endpoint) {
-                self.end_route(engine, index, Failure::Closed);
+                self.end_route(delivery, index, Failure::Closed);
             }
         }
         let ended = |command: &mut Command| {
             let ends = command.endpoint == endpoint;
             if ends {
-                engine.report(command, Err(Failure::Closed));
+                delivery.report(command, Err(Failure::Closed));
             }
             !ends
         };
@@ -697,50 +701,50 @@ impl Local {
     }
 
     /// An endpoint is there for one peer only: all others leave.
-    pub(crate) fn restrict_endpoint(&mut self, engine: &mut Engine<HostMemory>, endpoint: EndpointId) {
+    pub(crate) fn restrict_endpoint(&mut self, delivery: &mut Delivery<HostMemory>, endpoint: EndpointId) {
         let strangers: Vec<_> = self
             .visitors
             .iter()
             .flatten()
             .map(|visitor| visitor.arrival)
-            .filter(|arrival| arrival.endpoint == endpoint && !engine.admits(endpoint, arrival.source_id))
+            .filter(|arrival| arrival.endpoint == endpoint && !delivery.admits(endpoint, arrival.source_id))
             .collect();
         for stranger in strangers {
-            self.dismiss(engine, |arrival| arrival.endpoint == endpoint && arrival.source_id == stranger.source_id);
+            self.dismiss(delivery, |arrival| arrival.endpoint == endpoint && arrival.source_id == stranger.source_id);
         }
         self.changed = true;
     }
 
     /// Ends channels of peers, who are told that there is no such endpoint.
-    fn dismiss(&mut self, engine: &mut Engine<HostMemory>, whom: impl Fn(&Arrival) -> bool) {
+    fn dismiss(&mut self, delivery: &mut Delivery<HostMemory>, whom: impl Fn(&Envelope) -> bool) {
         for index in 0..self.visitors.len() {
             let Some(Some(visitor)) = self.visitors.get(index) else { continue };
             if whom(&visitor.arrival) {
                 visitor.channel.shared_word(WORD_STATE).store(NO_ENDPOINT, Ordering::SeqCst);
-                self.end_visitor(engine, index);
+                self.end_visitor(delivery, index);
             }
         }
     }
 
     /// A region is about to be deregistered: no honest peer is in it when this returns. From a peer that does not let go of
     /// a device's memory, which cannot be taken away, the channel is taken.
-    pub(crate) fn revoke(&mut self, engine: &mut Engine<HostMemory>, key: u64) {
+    pub(crate) fn revoke(&mut self, delivery: &mut Delivery<HostMemory>, key: u64) {
         let until = Deadlines::from_now();
         for index in 0..self.visitors.len() {
             let Some(Some(visitor)) = self.visitors.get_mut(index) else { continue };
             if !visitor.granting.revoke(&visitor.channel, key, &until) {
                 self.statistics.held += 1;
-                self.end_visitor(engine, index);
+                self.end_visitor(delivery, index);
             }
         }
     }
 
     /// As [`Local::revoke`], for every region that was handed over to a peer of this endpoint.
-    pub(crate) fn revoke_granted_at(&mut self, engine: &mut Engine<HostMemory>, endpoint: EndpointId) {
+    pub(crate) fn revoke_granted_at(&mut self, delivery: &mut Delivery<HostMemory>, endpoint: EndpointId) {
         let visitors = self.visitors.iter().flatten().filter(|visitor| visitor.arrival.endpoint == endpoint);
         let keys: Vec<u64> = visitors.flat_map(|visitor| visitor.granting.keys()).collect();
         for key in keys {
-            self.revoke(engine, key);
+            self.revoke(delivery, key);
         }
     }
 

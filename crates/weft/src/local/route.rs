@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 
 use weft_core::address::Address;
 use weft_core::command::{Command, CommandFlags, EndpointId, Level, Operation};
-use weft_core::engine::Engine;
+use weft_core::delivery::Delivery;
 use weft_core::event::Failure;
 use weft_link::limits::PAYLOAD_MAX_BYTES;
 use weft_link::shm::{Broken, InitiatorChannel, PushError, Record, Sender};
@@ -118,13 +118,13 @@ enum Attempt {
 impl Attempt {
     /// It was done straight in the target's memory.
     fn reached(
-        engine: &mut Engine<HostMemory>,
+        delivery: &mut Delivery<HostMemory>,
         command: &Command,
         result: Result<(), Failure>,
         statistics: &mut LocalStatistics,
     ) -> Attempt {
         statistics.direct += 1;
-        engine.report(command, result);
+        delivery.report(command, result);
         Attempt::Taken
     }
 
@@ -254,7 +254,7 @@ impl Route {
     #[inline]
     pub(super) fn submit(
         &mut self,
-        engine: &mut Engine<HostMemory>,
+        delivery: &mut Delivery<HostMemory>,
         command: &Command,
         methods: &Methods,
         statistics: &mut LocalStatistics,
@@ -262,27 +262,27 @@ impl Route {
         if !self.held.is_empty() || self.is_held_back(command) {
             self.early += usize::from(!self.accepted);
             self.held.push_back(*command);
-            return self.pump(engine, methods, statistics).map(|_| ());
+            return self.pump(delivery, methods, statistics).map(|_| ());
         }
         let lane = self.lane_of(command);
         if !self.queue(lane).commands.is_empty() {
             self.queue(lane).commands.push_back(*command);
-            return self.pump(engine, methods, statistics).map(|_| ());
+            return self.pump(delivery, methods, statistics).map(|_| ());
         }
-        self.start(engine, command, lane, methods, statistics)
+        self.start(delivery, command, lane, methods, statistics)
     }
 
     /// Tries the first command of a lane.
     #[inline]
     fn start(
         &mut self,
-        engine: &mut Engine<HostMemory>,
+        delivery: &mut Delivery<HostMemory>,
         command: &Command,
         lane: Lane,
         methods: &Methods,
         statistics: &mut LocalStatistics,
     ) -> Result<(), Broken> {
-        match self.attempt(engine, command, lane, None, methods, statistics) {
+        match self.attempt(delivery, command, lane, None, methods, statistics) {
             Ok(Attempt::Taken) => {}
             Ok(Attempt::Part(started)) => {
                 let queue = self.queue(lane);
@@ -292,7 +292,7 @@ impl Route {
             Ok(Attempt::Full) => self.queue(lane).commands.push_back(*command),
             Err(Broken) => {
                 // It is nowhere yet where the end of the route would find it.
-                engine.report(command, Err(Failure::ProtocolError));
+                delivery.report(command, Err(Failure::ProtocolError));
                 return Err(Broken);
             }
         }
@@ -339,22 +339,22 @@ impl Route {
     /// Answers in, and what has found room out. True: something happened.
     pub(super) fn serve(
         &mut self,
-        engine: &mut Engine<HostMemory>,
+        delivery: &mut Delivery<HostMemory>,
         methods: &Methods,
         statistics: &mut LocalStatistics,
     ) -> Result<bool, Broken> {
         let mut busy = false;
         for _ in 0..LOCAL_RECORDS_PER_ROUND {
-            if !self.answer(engine, methods, statistics)? {
+            if !self.answer(delivery, methods, statistics)? {
                 break;
             }
             busy = true;
         }
         if !self.reaching.is_empty() {
-            busy |= self.serve_reaching(engine);
+            busy |= self.serve_reaching(delivery);
         }
         if self.wants_room() || self.may_release() {
-            busy |= self.pump(engine, methods, statistics)?;
+            busy |= self.pump(delivery, methods, statistics)?;
         }
         Ok(busy)
     }
@@ -367,15 +367,15 @@ impl Route {
 
     /// A message that is in the ring counts as done: the target has the ring.
     #[inline]
-    fn sent(&mut self, engine: &mut Engine<HostMemory>, command: &Command) {
+    fn sent(&mut self, delivery: &mut Delivery<HostMemory>, command: &Command) {
         self.messages_sent += 1;
-        engine.report(command, Ok(()));
+        delivery.report(command, Ok(()));
     }
 
     /// Room for what waits for it, in turn.
     fn pump(
         &mut self,
-        engine: &mut Engine<HostMemory>,
+        delivery: &mut Delivery<HostMemory>,
         methods: &Methods,
         statistics: &mut LocalStatistics,
     ) -> Result<bool, Broken> {
@@ -384,7 +384,7 @@ impl Route {
         let mut more = true;
         while std::mem::take(&mut more) {
             if let Some(token) = self.pushes.front().copied() {
-                let (again, sent) = self.push_part(engine, token, methods, statistics)?;
+                let (again, sent) = self.push_part(delivery, token, methods, statistics)?;
                 self.turn += u32::from(sent);
                 if !again {
                     self.pushes.pop_front();
@@ -395,8 +395,8 @@ impl Route {
                 }
                 more |= sent;
             }
-            more |= self.pump_queue(engine, Lane::Transfers, methods, statistics)?;
-            more |= self.pump_queue(engine, Lane::Messages, methods, statistics)?;
+            more |= self.pump_queue(delivery, Lane::Transfers, methods, statistics)?;
+            more |= self.pump_queue(delivery, Lane::Messages, methods, statistics)?;
             if self.may_release()
                 && let Some(command) = self.held.pop_front()
             {
@@ -404,7 +404,7 @@ impl Route {
                 self.starts_early = self.early > 0;
                 self.early = self.early.saturating_sub(1);
                 if self.queue(lane).commands.is_empty() {
-                    let started = self.start(engine, &command, lane, methods, statistics);
+                    let started = self.start(delivery, &command, lane, methods, statistics);
                     self.starts_early = false;
                     started?;
                 } else {
@@ -435,7 +435,7 @@ impl Route {
     /// Goes on with the first command that waits for room in a ring. True: some of it has found room.
     fn pump_queue(
         &mut self,
-        engine: &mut Engine<HostMemory>,
+        delivery: &mut Delivery<HostMemory>,
         lane: Lane,
         methods: &Methods,
         statistics: &mut LocalStatistics,
@@ -443,7 +443,7 @@ impl Route {
         let queue = self.queue(lane);
         let Some(command) = queue.commands.front().copied() else { return Ok(false) };
         let begun = queue.begun.take();
-        let attempt = self.attempt(engine, &command, lane, begun, methods, statistics);
+        let attempt = self.attempt(delivery, &command, lane, begun, methods, statistics);
         let queue = self.queue(lane);
         Ok(match attempt.inspect_err(|_| queue.begun = begun)? {
             Attempt::Taken => {
@@ -461,7 +461,7 @@ impl Route {
     /// One part of a message that the target pulls. Whether there is more, and whether this one found room.
     fn push_part(
         &mut self,
-        engine: &mut Engine<HostMemory>,
+        delivery: &mut Delivery<HostMemory>,
         token: u32,
         methods: &Methods,
         statistics: &mut LocalStatistics,
@@ -471,7 +471,7 @@ impl Route {
         let command = waiting.command;
         let left = command.length - sent;
         let from = command.offset + u64::from(sent);
-        let memory = engine.memory();
+        let memory = delivery.memory();
         let record = |sent: u32| Request::Data.record(0, [arrival, u64::from(sent), 0, 0]);
         let pushed = if handle::is_on_device(memory, &command) {
             if let Some(place) = memory.local_place(command.local) {
@@ -492,7 +492,7 @@ impl Route {
             Err(Unsent::Broken) => return Err(Broken),
             Err(Unsent::Fault) => {
                 self.waiting.remove(token);
-                engine.report(&command, Err(Failure::LocalFault));
+                delivery.report(&command, Err(Failure::LocalFault));
                 self.aborts.push_back(arrival);
                 return Ok((false, true));
             }
@@ -507,7 +507,7 @@ impl Route {
             waiting.state = State::Answer;
         } else {
             self.waiting.remove(token);
-            engine.report(&command, Ok(()));
+            delivery.report(&command, Ok(()));
         }
         Ok((false, true))
     }
@@ -515,23 +515,23 @@ impl Route {
     #[inline]
     fn attempt(
         &mut self,
-        engine: &mut Engine<HostMemory>,
+        delivery: &mut Delivery<HostMemory>,
         command: &Command,
         lane: Lane,
         begun: Option<Started>,
         methods: &Methods,
         statistics: &mut LocalStatistics,
     ) -> Result<Attempt, Broken> {
-        if (engine.memory().uses_devices() || self.attachments.has_devices) && begun.is_none() {
-            return self.attempt_anywhere(engine, command, lane, methods, statistics);
+        if (delivery.memory().uses_devices() || self.attachments.has_devices) && begun.is_none() {
+            return self.attempt_anywhere(delivery, command, lane, methods, statistics);
         }
-        self.attempt_plain(engine, command, lane, begun, methods, statistics)
+        self.attempt_plain(delivery, command, lane, begun, methods, statistics)
     }
 
     #[inline]
     fn attempt_plain(
         &mut self,
-        engine: &mut Engine<HostMemory>,
+        delivery: &mut Delivery<HostMemory>,
         command: &Command,
         lane: Lane,
         begun: Option<Started>,
@@ -540,14 +540,14 @@ impl Route {
     ) -> Result<Attempt, Broken> {
         match command.operation {
             Operation::Send | Operation::TaggedSend | Operation::Datagram => {
-                self.attempt_send(engine, command, begun, methods, statistics)
+                self.attempt_send(delivery, command, begun, methods, statistics)
             }
-            Operation::Write => self.attempt_write(engine, command, lane, begun, methods, statistics),
-            Operation::Read => self.attempt_read(engine, command, lane, methods, statistics),
+            Operation::Write => self.attempt_write(delivery, command, lane, begun, methods, statistics),
+            Operation::Read => self.attempt_read(delivery, command, lane, methods, statistics),
             Operation::Atomic | Operation::FetchAtomic | Operation::CompareAtomic => {
-                self.attempt_atomic(engine, command, lane, statistics)
+                self.attempt_atomic(delivery, command, lane, statistics)
             }
-            // The engine's own, for packets.
+            // The delivery's own, for packets.
             Operation::Done | Operation::Pull => Ok(Attempt::Taken),
         }
     }
@@ -555,7 +555,7 @@ impl Route {
     #[inline]
     fn attempt_send(
         &mut self,
-        engine: &mut Engine<HostMemory>,
+        delivery: &mut Delivery<HostMemory>,
         command: &Command,
         begun: Option<Started>,
         methods: &Methods,
@@ -569,35 +569,35 @@ impl Route {
         }
         if command.operation == Operation::Datagram {
             flags |= record::DATAGRAM;
-        } else if command.level == Level::Delivered || !goes_at_once(engine.memory(), command) {
-            return self.offer(engine, command, flags, methods, statistics);
+        } else if command.level == Level::Delivered || !goes_at_once(delivery.memory(), command) {
+            return self.offer(delivery, command, flags, methods, statistics);
         }
-        if length > fragment_bytes(engine.memory(), command) as usize {
+        if length > fragment_bytes(delivery.memory(), command) as usize {
             let first = Request::Long.record(flags, words);
-            return self.attempt_parts(engine, command, Lane::Messages, begun, &first, methods, statistics);
+            return self.attempt_parts(delivery, command, Lane::Messages, begun, &first, methods, statistics);
         }
         let record = Request::Send.record(flags, words);
-        match push_local(self.channel.messages(), &record, engine.memory(), command.local, command.offset, length) {
+        match push_local(self.channel.messages(), &record, delivery.memory(), command.local, command.offset, length) {
             Ok(()) => {
                 statistics.eager += 1;
-                self.sent(engine, command);
+                self.sent(delivery, command);
                 Ok(Attempt::Taken)
             }
             // A datagram without room is lost, as it may be.
             Err(Unsent::Full) if command.operation == Operation::Datagram => {
-                self.sent(engine, command);
+                self.sent(delivery, command);
                 Ok(Attempt::Taken)
             }
-            Err(error) => Self::unsent(engine, command, error),
+            Err(error) => Self::unsent(delivery, command, error),
         }
     }
 
-    fn unsent(engine: &mut Engine<HostMemory>, command: &Command, error: Unsent) -> Result<Attempt, Broken> {
+    fn unsent(delivery: &mut Delivery<HostMemory>, command: &Command, error: Unsent) -> Result<Attempt, Broken> {
         match error {
             Unsent::Full => Ok(Attempt::Full),
             Unsent::Broken => Err(Broken),
             Unsent::Fault => {
-                engine.report(command, Err(Failure::LocalFault));
+                delivery.report(command, Err(Failure::LocalFault));
                 Ok(Attempt::Taken)
             }
         }
@@ -607,7 +607,7 @@ impl Route {
     #[expect(clippy::too_many_arguments, reason = "what one attempt knows")]
     fn attempt_parts(
         &mut self,
-        engine: &mut Engine<HostMemory>,
+        delivery: &mut Delivery<HostMemory>,
         command: &Command,
         lane: Lane,
         begun: Option<Started>,
@@ -618,7 +618,7 @@ impl Route {
         let mut started = begun.unwrap_or(Started { token: NO_TOKEN, sent: 0 });
         let is_write = command.operation == Operation::Write;
         let mut first = *first;
-        let fragment = fragment_bytes(engine.memory(), command);
+        let fragment = fragment_bytes(delivery.memory(), command);
         while started.sent < command.length {
             let part = (command.length - started.sent).min(fragment);
             if started.sent == 0 && is_write && started.token == NO_TOKEN {
@@ -636,7 +636,7 @@ impl Route {
             } else {
                 let begun = self.pace.begin(methods, part as usize);
                 let sender = lane.sender(&mut self.channel);
-                let pushed = push_local(sender, &record, engine.memory(), command.local, from, part as usize);
+                let pushed = push_local(sender, &record, delivery.memory(), command.local, from, part as usize);
                 if pushed.is_ok() {
                     self.pace.end(methods, begun, statistics);
                 }
@@ -662,7 +662,7 @@ impl Route {
         if is_write {
             self.went(command, lane, started.token);
         } else {
-            self.sent(engine, command);
+            self.sent(delivery, command);
         }
         Ok(Attempt::Taken)
     }
@@ -670,14 +670,14 @@ impl Route {
     /// A long message, or one whose delivery shall be told of: it waits here until it is wanted.
     fn offer(
         &mut self,
-        engine: &mut Engine<HostMemory>,
+        delivery: &mut Delivery<HostMemory>,
         command: &Command,
         mut flags: u8,
         methods: &Methods,
         statistics: &mut LocalStatistics,
     ) -> Result<Attempt, Broken> {
         let mut bytes = [0; 16 * Spans::MAX];
-        let told = self.spans(engine, command, methods, &mut bytes);
+        let told = self.spans(delivery, command, methods, &mut bytes);
         if told.is_some() {
             flags |= record::SPANS;
         }
@@ -703,7 +703,7 @@ impl Route {
     /// Where the bytes of a command lie, if it pays that the target reaches them by itself, and it can.
     fn spans(
         &mut self,
-        engine: &Engine<HostMemory>,
+        delivery: &Delivery<HostMemory>,
         command: &Command,
         methods: &Methods,
         into: &mut [u8; 16 * Spans::MAX],
@@ -717,13 +717,13 @@ impl Route {
         }
         let mut spans: Vec<Span> = Vec::with_capacity(Spans::MAX);
         let length = u64::from(command.length);
-        let covered = engine.memory().local_spans(command.local, command.offset, length, Spans::MAX, &mut spans);
+        let covered = delivery.memory().local_spans(command.local, command.offset, length, Spans::MAX, &mut spans);
         (covered == Ok(length)).then(|| Spans::to_bytes(&spans, into))
     }
 
     fn attempt_write(
         &mut self,
-        engine: &mut Engine<HostMemory>,
+        delivery: &mut Delivery<HostMemory>,
         command: &Command,
         lane: Lane,
         begun: Option<Started>,
@@ -732,29 +732,29 @@ impl Route {
     ) -> Result<Attempt, Broken> {
         let flags = flags_of(command);
         if begun.is_none() && lane == Lane::Transfers {
-            if let Some(result) = self.attachments.write(&self.channel, engine, command) {
-                return Ok(Attempt::reached(engine, command, result, statistics));
+            if let Some(result) = self.attachments.write(&self.channel, delivery, command) {
+                return Ok(Attempt::reached(delivery, command, result, statistics));
             }
             self.ask_for(command.key, command.peer);
         }
         let words = [command.address, command.immediate, u64::from(command.length), command.key];
-        if command.length > fragment_bytes(engine.memory(), command) {
+        if command.length > fragment_bytes(delivery.memory(), command) {
             let mut bytes = [0; 16 * Spans::MAX];
             if begun.is_none()
-                && let Some(told) = self.spans(engine, command, methods, &mut bytes)
+                && let Some(told) = self.spans(delivery, command, methods, &mut bytes)
             {
                 let payload = bytes.get(..told).unwrap_or_default();
                 return self.ask(command, lane, State::Answer, Request::Write, flags | record::SPANS, words, payload);
             }
             let first = Request::Write.record(flags, words);
-            return self.attempt_parts(engine, command, lane, begun, &first, methods, statistics);
+            return self.attempt_parts(delivery, command, lane, begun, &first, methods, statistics);
         }
         let token = self.waiting.insert(*command, State::Answer);
         let mut record = Request::Write.record(flags, words);
         record.words[2] = record::length_and_token(command.length, token);
         let length = command.length as usize;
         let sender = lane.sender(&mut self.channel);
-        match push_local(sender, &record, engine.memory(), command.local, command.offset, length) {
+        match push_local(sender, &record, delivery.memory(), command.local, command.offset, length) {
             Ok(()) => {
                 self.went(command, lane, token);
                 statistics.through_target += 1;
@@ -762,28 +762,28 @@ impl Route {
             }
             Err(error) => {
                 self.waiting.remove(token);
-                Self::unsent(engine, command, error)
+                Self::unsent(delivery, command, error)
             }
         }
     }
 
     fn attempt_read(
         &mut self,
-        engine: &mut Engine<HostMemory>,
+        delivery: &mut Delivery<HostMemory>,
         command: &Command,
         lane: Lane,
         methods: &Methods,
         statistics: &mut LocalStatistics,
     ) -> Result<Attempt, Broken> {
         if lane == Lane::Transfers {
-            if let Some(result) = self.attachments.read(&self.channel, engine, command) {
-                return Ok(Attempt::reached(engine, command, result, statistics));
+            if let Some(result) = self.attachments.read(&self.channel, delivery, command) {
+                return Ok(Attempt::reached(delivery, command, result, statistics));
             }
             self.ask_for(command.key, command.peer);
         }
         let words = [command.address, 0, u64::from(command.length), command.key];
         let mut bytes = [0; 16 * Spans::MAX];
-        let told = self.spans(engine, command, methods, &mut bytes);
+        let told = self.spans(delivery, command, methods, &mut bytes);
         let flags = if told.is_some() { record::SPANS } else { 0 };
         let payload = bytes.get(..told.unwrap_or(0)).unwrap_or_default();
         let state = if told.is_some() || command.length == 0 { State::Answer } else { State::Reading { received: 0 } };
@@ -794,14 +794,14 @@ impl Route {
 
     fn attempt_atomic(
         &mut self,
-        engine: &mut Engine<HostMemory>,
+        delivery: &mut Delivery<HostMemory>,
         command: &Command,
         lane: Lane,
         statistics: &mut LocalStatistics,
     ) -> Result<Attempt, Broken> {
         if lane == Lane::Transfers {
-            if let Some(result) = self.attachments.atomic(&self.channel, engine, command) {
-                return Ok(Attempt::reached(engine, command, result, statistics));
+            if let Some(result) = self.attachments.atomic(&self.channel, delivery, command) {
+                return Ok(Attempt::reached(delivery, command, result, statistics));
             }
             self.ask_for(command.key, command.peer);
         }
@@ -812,8 +812,8 @@ impl Route {
         };
         let mut bytes = [0; weft_core::limits::ATOMIC_MAX_BYTES as usize];
         let Some(operands) = bytes.get_mut(..command.length as usize) else { return Ok(Attempt::Full) };
-        if read_local(engine.memory(), command.local, command.offset, operands).is_err() {
-            engine.report(command, Err(Failure::LocalFault));
+        if read_local(delivery.memory(), command.local, command.offset, operands).is_err() {
+            delivery.report(command, Err(Failure::LocalFault));
             return Ok(Attempt::Taken);
         }
         let words =
@@ -891,7 +891,7 @@ impl Route {
     /// Takes one answer; false: there is none.
     fn answer(
         &mut self,
-        engine: &mut Engine<HostMemory>,
+        delivery: &mut Delivery<HostMemory>,
         methods: &Methods,
         statistics: &mut LocalStatistics,
     ) -> Result<bool, Broken> {
@@ -921,14 +921,14 @@ impl Route {
                     State::Attach => self.attachments.refused(command.key),
                     State::Bounced { slot } => {
                         self.bounces.give_back(slot);
-                        engine.report(&command, record::result_of(record.words[1]));
+                        delivery.report(&command, record::result_of(record.words[1]));
                     }
                     // Data that was promised and did not come is no success, whatever the target says.
                     State::Reading { received } if received < command.length => {
                         let result = record::result_of(record.words[1]).and(Err(Failure::ProtocolError));
-                        engine.report(&command, result);
+                        delivery.report(&command, result);
                     }
-                    _ => engine.report(&command, record::result_of(record.words[1])),
+                    _ => delivery.report(&command, record::result_of(record.words[1])),
                 }
             }
             (Response::Pull, Some(waiting))
@@ -939,7 +939,7 @@ impl Route {
                     statistics.staged += 1;
                 } else if record.words[2] != 0 {
                     let refused = record.words[2] == record::REFUSED;
-                    self.told.declined(engine.memory(), &waiting.command, refused);
+                    self.told.declined(delivery.memory(), &waiting.command, refused);
                     statistics.staged += 1;
                 }
                 waiting.state = State::Pulled { arrival: record.words[1], sent: 0 };
@@ -962,13 +962,13 @@ impl Route {
                 }
                 let begun = self.pace.begin(methods, length as usize);
                 let placed =
-                    write_local(engine.memory_mut(), command.local, command.offset + offset, incoming.segment());
+                    write_local(delivery.memory_mut(), command.local, command.offset + offset, incoming.segment());
                 self.pace.end(methods, begun, statistics);
                 let received = received + length as u32;
                 waiting.state = State::Reading { received };
                 if placed.is_err() || received == command.length {
                     self.waiting.remove(token);
-                    engine.report(&command, placed.map_err(|_| Failure::LocalFault));
+                    delivery.report(&command, placed.map_err(|_| Failure::LocalFault));
                 }
             }
             (Response::Result, Some(waiting)) => {
@@ -978,9 +978,9 @@ impl Route {
                     return Err(Broken);
                 }
                 let placed =
-                    write_local(engine.memory_mut(), command.results(), command.results_offset(), incoming.segment());
+                    write_local(delivery.memory_mut(), command.results(), command.results_offset(), incoming.segment());
                 self.waiting.remove(token);
-                engine.report(&command, placed.map_err(|_| Failure::LocalFault));
+                delivery.report(&command, placed.map_err(|_| Failure::LocalFault));
             }
             (Response::Welcome, _) => self.accepted = true,
             (Response::Again, Some(waiting)) => {
@@ -1002,8 +1002,8 @@ impl Route {
     }
 
     /// Cancels a command that the target has not seen, or not wanted yet.
-    pub(super) fn cancel(&mut self, engine: &mut Engine<HostMemory>, context: u64) -> bool {
-        let wanted = |command: &Command| engine.context_of(command) == context && !command.has(CommandFlags::PART);
+    pub(super) fn cancel(&mut self, delivery: &mut Delivery<HostMemory>, context: u64) -> bool {
+        let wanted = |command: &Command| delivery.context_of(command) == context && !command.has(CommandFlags::PART);
         let queues = [&mut self.messages, &mut self.transfers];
         // The first one of a queue may be in its ring in part.
         let parts = queues.map(|queue| (usize::from(queue.begun.is_some()), &mut queue.commands));
@@ -1011,15 +1011,15 @@ impl Route {
             if let Some(place) = commands.iter().skip(skip).position(wanted)
                 && let Some(command) = commands.remove(place + skip)
             {
-                engine.report(&command, Err(Failure::Cancelled));
+                delivery.report(&command, Err(Failure::Cancelled));
                 return true;
             }
         }
         let offered = |waiting: &Waiting| {
-            engine.context_of(&waiting.command) == context && waiting.state == State::Offered { readable: false }
+            delivery.context_of(&waiting.command) == context && waiting.state == State::Offered { readable: false }
         };
         let Some(token) = self.waiting.find(offered) else {
-            self.ask_back(engine, context);
+            self.ask_back(delivery, context);
             return false;
         };
         let words = [0, 0, record::length_and_token(0, token), 0];
@@ -1027,15 +1027,15 @@ impl Route {
             return false;
         }
         if let Some(waiting) = self.waiting.remove(token) {
-            engine.report(&waiting.command, Err(Failure::Cancelled));
+            delivery.report(&waiting.command, Err(Failure::Cancelled));
         }
         true
     }
 
     /// Asks the target to forget a message that it may be reading already: then its answer is that it was cancelled.
-    fn ask_back(&mut self, engine: &Engine<HostMemory>, context: u64) {
+    fn ask_back(&mut self, delivery: &Delivery<HostMemory>, context: u64) {
         let readable = |waiting: &Waiting| {
-            engine.context_of(&waiting.command) == context && waiting.state == State::Offered { readable: true }
+            delivery.context_of(&waiting.command) == context && waiting.state == State::Offered { readable: true }
         };
         let Some(token) = self.waiting.find(readable) else { return };
         let words = [0, 0, record::length_and_token(0, token), 0];
@@ -1052,8 +1052,8 @@ impl Route {
     }
 
     /// The channel ends: so does everything that was to go, or went, through it.
-    pub(super) fn fail(&mut self, engine: &mut Engine<HostMemory>, failure: Failure) {
-        self.reaching.drain(..).for_each(|reaching| reaching.finish(engine.memory_mut()));
+    pub(super) fn fail(&mut self, delivery: &mut Delivery<HostMemory>, failure: Failure) {
+        self.reaching.drain(..).for_each(|reaching| reaching.finish(delivery.memory_mut()));
         for lane in [Lane::Messages, Lane::Transfers] {
             // A write whose parts are on their way stands in the queue and waits for its answer: it is told of once.
             if let Some(begun) = self.queue(lane).begun.take()
@@ -1065,12 +1065,12 @@ impl Route {
         }
         let queued = self.messages.commands.drain(..).chain(self.transfers.commands.drain(..));
         for command in queued.chain(self.held.drain(..)) {
-            engine.report(&command, Err(failure));
+            delivery.report(&command, Err(failure));
         }
         while let Some(token) = self.waiting.find(|_| true) {
             let Some(waiting) = self.waiting.remove(token) else { break };
             if waiting.state != State::Attach {
-                engine.report(&waiting.command, Err(failure));
+                delivery.report(&waiting.command, Err(failure));
             }
         }
         self.pushes.clear();

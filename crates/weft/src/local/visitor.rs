@@ -8,8 +8,9 @@ mod transfer;
 
 use std::collections::VecDeque;
 
-use weft_core::engine::Engine;
-use weft_core::engine::hall::{Arrival, ArrivalId, ArrivalVerdict, Begun, Delivery, MatchedArrival, Payload, Room};
+use weft_core::delivery::{
+    ArrivalId, Decided, Decision, Delivered, Delivery, Destination, Envelope, Payload, SendMode, Start, Transport,
+};
 use weft_core::event::Failure;
 use weft_core::memory::{Access, Fault, Granted, LocalKey};
 use weft_core::slab::Slab;
@@ -29,7 +30,7 @@ use memory::write_remote;
 pub(super) struct Visitor {
     pub(super) channel: TargetChannel,
     /// Who comes, and to whom: what all its messages share. The rest is that of the last message.
-    pub(super) arrival: Arrival,
+    pub(super) arrival: Envelope,
     /// Its next message must wait: completions have to be read, or receives posted, first.
     pub(super) blocked: bool,
     /// Its next request must wait for room for its answer.
@@ -197,13 +198,14 @@ impl Payload<HostMemory> for Bytes<'_> {
         memory.fill_at_last(local, offset, self.0)
     }
 
-    fn keep(&self, into: &mut [u8]) {
-        let _same_length = self.0.copy_to(into);
+    fn keep(&self, offset: usize, into: &mut [u8]) -> Result<(), Fault> {
+        let part = self.0.part(offset, into.len()).ok_or(Fault::OutOfBounds)?;
+        if part.copy_to(into) { Ok(()) } else { Err(Fault::OutOfBounds) }
     }
 }
 
 impl Visitor {
-    pub(super) fn new(channel: TargetChannel, arrival: Arrival, handles: Handles) -> Visitor {
+    pub(super) fn new(channel: TargetChannel, arrival: Envelope, handles: Handles) -> Visitor {
         Visitor {
             pulls: Pulls::new(handles, channel.id()),
             pulled: Vec::new(),
@@ -281,19 +283,19 @@ impl Visitor {
     #[inline]
     pub(super) fn serve(
         &mut self,
-        engine: &mut Engine<HostMemory>,
+        delivery: &mut Delivery<HostMemory>,
         statistics: &mut LocalStatistics,
     ) -> Result<bool, Broken> {
         let mut busy = self.may_owe && self.flush()?;
         (self.blocked, self.starved) = (false, false);
         if !self.channel.transfers().is_empty() {
-            busy |= self.serve_transfers(engine, statistics)?;
+            busy |= self.serve_transfers(delivery, statistics)?;
         }
         for _ in 0..LOCAL_RECORDS_PER_ROUND {
             if self.may_owe && !self.answers.is_empty() {
                 break;
             }
-            match self.message(engine, statistics)? {
+            match self.message(delivery, statistics)? {
                 Some(Outcome::Taken) => {
                     busy = true;
                     if !self.may_take_another() {
@@ -309,7 +311,7 @@ impl Visitor {
             }
         }
         if self.may_owe {
-            busy |= self.serve_owed(engine, statistics)?;
+            busy |= self.serve_owed(delivery, statistics)?;
         }
         Ok(busy)
     }
@@ -318,7 +320,7 @@ impl Visitor {
     #[inline(never)]
     fn serve_transfers(
         &mut self,
-        engine: &mut Engine<HostMemory>,
+        delivery: &mut Delivery<HostMemory>,
         statistics: &mut LocalStatistics,
     ) -> Result<bool, Broken> {
         let mut busy = false;
@@ -327,7 +329,7 @@ impl Visitor {
                 break;
             }
             let Some(record) = self.channel.transfers().peek()?.map(|incoming| incoming.record()) else { break };
-            match self.request(engine, statistics, Lane::Transfers, &record)? {
+            match self.request(delivery, statistics, Lane::Transfers, &record)? {
                 Outcome::Taken => busy = true,
                 outcome => {
                     // An initiator that puts a message here that has to wait does not keep to the rules.
@@ -355,13 +357,13 @@ impl Visitor {
     }
 
     /// The peer is gone. What it had sent whole stays until the user has room for it; true: there is such a thing.
-    pub(super) fn orphan(&mut self, engine: &mut Engine<HostMemory>, records: u32) -> bool {
+    pub(super) fn orphan(&mut self, delivery: &mut Delivery<HostMemory>, records: u32) -> bool {
         if !self.blocked {
             return false;
         }
         if self.orphan.is_none() {
             self.orphan = Some(records);
-            self.fail(engine);
+            self.fail(delivery);
         }
         self.orphan != Some(0)
     }
@@ -369,19 +371,19 @@ impl Visitor {
     /// Goes on with what takes longer than one request.
     fn serve_owed(
         &mut self,
-        engine: &mut Engine<HostMemory>,
+        delivery: &mut Delivery<HostMemory>,
         statistics: &mut LocalStatistics,
     ) -> Result<bool, Broken> {
         let mut busy = false;
         if !self.reads.is_empty() {
-            busy |= self.send_reads(engine, statistics)?;
+            busy |= self.send_reads(delivery, statistics)?;
         }
         if !self.transfers.is_empty() {
-            self.transfer(engine, statistics)?;
+            self.transfer(delivery, statistics)?;
             busy = true;
         }
         if !self.pulls.is_empty() {
-            busy |= self.serve_pulls(engine, statistics)?;
+            busy |= self.serve_pulls(delivery, statistics)?;
         }
         self.may_owe = self.owes_something();
         Ok(busy)
@@ -424,7 +426,7 @@ impl Visitor {
     #[inline]
     fn message(
         &mut self,
-        engine: &mut Engine<HostMemory>,
+        delivery: &mut Delivery<HostMemory>,
         statistics: &mut LocalStatistics,
     ) -> Result<Option<Outcome>, Broken> {
         let may_wait = self.may_owe && self.pulls.has_short();
@@ -438,14 +440,14 @@ impl Visitor {
                 return (false, Shown::Nonsense);
             }
             fill(arrival, &record);
-            let not_ready = engine.deliver(arrival, &Bytes(incoming.segment())) == Delivery::NotReady;
+            let not_ready = delivery.deliver(arrival, &Bytes(incoming.segment())) == Delivered::NotReady;
             if not_ready { (false, Shown::Done(Outcome::Blocked)) } else { (true, Shown::Done(Outcome::Taken)) }
         })?;
         match shown {
             None => Ok(None),
             Some(Shown::Done(outcome)) => Ok(Some(outcome)),
             Some(Shown::Nonsense) => Err(Broken),
-            Some(Shown::Another(record)) => self.request(engine, statistics, Lane::Messages, &record).map(Some),
+            Some(Shown::Another(record)) => self.request(delivery, statistics, Lane::Messages, &record).map(Some),
         }
     }
 
@@ -453,7 +455,7 @@ impl Visitor {
     #[inline(never)]
     fn request(
         &mut self,
-        engine: &mut Engine<HostMemory>,
+        delivery: &mut Delivery<HostMemory>,
         statistics: &mut LocalStatistics,
         lane: Lane,
         record: &Record,
@@ -465,19 +467,19 @@ impl Visitor {
         self.may_owe |= request != Request::Send;
         let outcome = match request {
             // A datagram: no other is left to this.
-            Request::Send => self.datagram(engine, lane, record)?,
-            Request::Long => self.begin_long(engine, lane, record)?,
-            Request::More => self.more(engine, lane)?,
-            Request::Offer => self.offered(engine, lane, record)?,
-            Request::Data => self.data(engine, lane, record)?,
-            Request::Withdraw => self.withdraw(engine, record::token_of(record))?,
-            Request::Abort => self.abort(engine, record.words[0]),
-            Request::Write => self.write(engine, lane, record)?,
-            Request::Read => self.read(engine, lane, record)?,
-            Request::Atomic => self.atomic(engine, lane, record)?,
+            Request::Send => self.datagram(delivery, lane, record)?,
+            Request::Long => self.begin_long(delivery, lane, record)?,
+            Request::More => self.more(delivery, lane)?,
+            Request::Offer => self.offered(delivery, lane, record)?,
+            Request::Data => self.data(delivery, lane, record)?,
+            Request::Withdraw => self.withdraw(delivery, record::token_of(record))?,
+            Request::Abort => self.abort(delivery, record.words[0]),
+            Request::Write => self.write(delivery, lane, record)?,
+            Request::Read => self.read(delivery, lane, record)?,
+            Request::Atomic => self.atomic(delivery, lane, record)?,
             Request::Attach => {
                 let (token, key) = (record::token_of(record), record.words[3]);
-                if !self.granting.grant(&self.channel, engine, self.arrival.endpoint, token, key) {
+                if !self.granting.grant(&self.channel, delivery, self.arrival.endpoint, token, key) {
                     self.answer(token, Err(Failure::NotSupported))?;
                 }
                 Outcome::Taken
@@ -491,7 +493,12 @@ impl Visitor {
     }
 
     /// A message that is lost where nobody waits for it.
-    fn datagram(&mut self, engine: &mut Engine<HostMemory>, lane: Lane, record: &Record) -> Result<Outcome, Broken> {
+    fn datagram(
+        &mut self,
+        delivery: &mut Delivery<HostMemory>,
+        lane: Lane,
+        record: &Record,
+    ) -> Result<Outcome, Broken> {
         if record.flags & record::DATAGRAM == 0 {
             return Err(Broken);
         }
@@ -499,32 +506,36 @@ impl Visitor {
         if record::length_of(record) as usize != payload.len() {
             return Err(Broken);
         }
-        let mut bytes = vec![0; payload.len()];
-        if payload.copy_to(&mut bytes) {
-            engine.deliver_datagram(&message(&self.arrival, record), &bytes);
-        }
+        let envelope = message(&self.arrival, record);
+        let payload = self.payload(lane)?;
+        delivery.deliver_datagram(&envelope, &Bytes(payload));
         Ok(Outcome::Taken)
     }
 
     // ------------------------------------------------------------------ messages in parts
 
-    fn begin_long(&mut self, engine: &mut Engine<HostMemory>, lane: Lane, record: &Record) -> Result<Outcome, Broken> {
+    fn begin_long(
+        &mut self,
+        delivery: &mut Delivery<HostMemory>,
+        lane: Lane,
+        record: &Record,
+    ) -> Result<Outcome, Broken> {
         let length = record::length_of(record);
         let part = self.payload(lane)?.len() as u32;
         if !matches!(self.incoming.of(lane), Incoming::Nothing) || part == 0 || part >= length {
             return Err(Broken);
         }
         let arrival = message(&self.arrival, record);
-        *self.incoming.of(lane) = match engine.begin_arrival(&arrival, false, 0) {
-            Begun::Now(id) => Incoming::Message { id, length, received: 0 },
-            Begun::NotReady => return Ok(Outcome::Blocked),
-            Begun::Later(_) | Begun::Truncated | Begun::NoSuchEndpoint => Incoming::Skip { left: length },
+        *self.incoming.of(lane) = match delivery.begin(&arrival, SendMode::Eager) {
+            Start::Ready(id) => Incoming::Message { id, length, received: 0 },
+            Start::NotReady => return Ok(Outcome::Blocked),
+            Start::Deferred(_) | Start::Truncated | Start::NoSuchEndpoint => Incoming::Skip { left: length },
         };
-        self.more(engine, lane)
+        self.more(delivery, lane)
     }
 
     /// A part of what is coming.
-    fn more(&mut self, engine: &mut Engine<HostMemory>, lane: Lane) -> Result<Outcome, Broken> {
+    fn more(&mut self, delivery: &mut Delivery<HostMemory>, lane: Lane) -> Result<Outcome, Broken> {
         let from = match lane.receiver(&mut self.channel).peek()? {
             Some(incoming) => incoming.segment(),
             None => return Err(Broken),
@@ -542,11 +553,11 @@ impl Visitor {
                     return Err(Broken);
                 }
                 *received += part;
-                if let Err(fault) = place(engine, id, u64::from(at), from) {
-                    engine.end_arrival(id, Err(local(fault)));
+                if let Err(fault) = delivery.place(id, u64::from(at), &Bytes(from)) {
+                    delivery.end(id, Err(local(fault)));
                     *incoming = Incoming::Skip { left: left - part };
                 } else if part == left {
-                    engine.end_arrival(id, Ok(()));
+                    delivery.end(id, Ok(()));
                     *incoming = Incoming::Nothing;
                 }
             }
@@ -556,11 +567,11 @@ impl Visitor {
                     return Err(Broken);
                 }
                 *received += part;
-                let result = write_remote(engine.memory_mut(), write.key, write.address, u64::from(at), from);
+                let result = write_remote(delivery.memory_mut(), write.key, write.address, u64::from(at), from);
                 let left = write.length - at - part;
                 if result.is_err() || left == 0 {
                     *incoming = if left == 0 { Incoming::Nothing } else { Incoming::Skip { left } };
-                    self.written(engine, &write, result)?;
+                    self.written(delivery, &write, result)?;
                 }
             }
             Incoming::Skip { left } => {
@@ -579,7 +590,7 @@ impl Visitor {
 
     // ------------------------------------------------------------------ messages that wait at their sender
 
-    fn offered(&mut self, engine: &mut Engine<HostMemory>, lane: Lane, record: &Record) -> Result<Outcome, Broken> {
+    fn offered(&mut self, delivery: &mut Delivery<HostMemory>, lane: Lane, record: &Record) -> Result<Outcome, Broken> {
         if self.orphan.is_some() {
             // Nobody can bring it any more, nor was its sender told that it arrived.
             return Ok(Outcome::Taken);
@@ -600,16 +611,20 @@ impl Visitor {
         let index =
             self.offers.insert(Offer { id: None, token, length, received: 0, pulled: false, answer, spans, reference });
         let name = u64::from(self.channel.id().0) << 32 | u64::from(index);
-        let (id, now) = match engine.begin_arrival(&arrival, waits, name) {
-            Begun::Now(id) => (id, true),
-            Begun::Later(id) => (id, false),
+        let mode = match waits {
+            true => SendMode::Rendezvous { transport: Transport::Shm, token: name },
+            false => SendMode::Eager,
+        };
+        let (id, now) = match delivery.begin(&arrival, mode) {
+            Start::Ready(id) => (id, true),
+            Start::Deferred(id) => (id, false),
             over => {
                 self.offers.remove(index);
                 let result = match over {
                     // What is taken over is sent, whatever becomes of it.
-                    Begun::Truncated if !waits => Ok(()),
-                    Begun::Truncated => Err(Failure::LengthError),
-                    Begun::NoSuchEndpoint => Err(Failure::NoSuchEndpoint),
+                    Start::Truncated if !waits => Ok(()),
+                    Start::Truncated => Err(Failure::LengthError),
+                    Start::NoSuchEndpoint => Err(Failure::NoSuchEndpoint),
                     _ => return Ok(Outcome::Blocked),
                 };
                 return self.answer(token, result).map(|()| Outcome::Taken);
@@ -619,7 +634,7 @@ impl Visitor {
             offer.id = Some(id);
         }
         if now {
-            self.pull(engine, index)?;
+            self.pull(delivery, index)?;
         }
         Ok(Outcome::Taken)
     }
@@ -652,11 +667,11 @@ impl Visitor {
     /// Goes on with copies from the peer's device memory.
     fn serve_pulls(
         &mut self,
-        engine: &mut Engine<HostMemory>,
+        delivery: &mut Delivery<HostMemory>,
         statistics: &mut LocalStatistics,
     ) -> Result<bool, Broken> {
         let mut pulled = std::mem::take(&mut self.pulled);
-        let busy = self.pulls.serve(engine, &mut pulled);
+        let busy = self.pulls.serve(delivery, &mut pulled);
         for (pull, outcome) in pulled.drain(..) {
             let Some(offer) = self.offers.get_mut(pull.index) else { continue };
             if offer.id != Some(pull.id) || offer.reference != Some(pull.reference) {
@@ -668,7 +683,7 @@ impl Visitor {
                     statistics.by_handle += u64::from(!bounced);
                     statistics.bounced += u64::from(bounced);
                     self.offers.remove(pull.index);
-                    engine.end_arrival(pull.id, Ok(()));
+                    delivery.end(pull.id, Ok(()));
                     self.answer(pull.token, Ok(()))?;
                     continue;
                 }
@@ -685,20 +700,20 @@ impl Visitor {
     }
 
     /// Gets a message that is wanted.
-    fn pull(&mut self, engine: &mut Engine<HostMemory>, index: u32) -> Result<(), Broken> {
+    fn pull(&mut self, delivery: &mut Delivery<HostMemory>, index: u32) -> Result<(), Broken> {
         let Some(offer) = self.offers.get_mut(index) else { return Ok(()) };
         offer.pulled = true;
         if offer.length == 0 {
             let (id, token) = (offer.id.take(), offer.token);
             self.offers.remove(index);
             if let Some(id) = id {
-                engine.end_arrival(id, Ok(()));
+                delivery.end(id, Ok(()));
             }
             return self.answer(token, Ok(()));
         }
         if let (Some(id), true) = (offer.id, offer.spans.is_some())
             && offer.length >= LOCAL_ATTACH_TO_DEVICE_MAX_BYTES
-            && is_for_device(engine, id, offer.length)
+            && is_for_device(delivery, id, offer.length)
         {
             // Through the ring its sender takes part in the work.
             offer.spans = None;
@@ -719,29 +734,29 @@ impl Visitor {
     }
 
     /// A message that waited is wanted now, or never will be.
-    pub(super) fn matched(&mut self, engine: &mut Engine<HostMemory>, matched: &MatchedArrival) -> Result<(), Broken> {
+    pub(super) fn matched(&mut self, delivery: &mut Delivery<HostMemory>, matched: &Decided) -> Result<(), Broken> {
         let index = matched.token as u32;
         let Some(offer) = self.offers.get(index) else {
-            engine.end_arrival(matched.id, Err(Failure::Aborted));
+            delivery.end(matched.id, Err(Failure::Aborted));
             return Ok(());
         };
         if offer.id != Some(matched.id) {
-            engine.end_arrival(matched.id, Err(Failure::Aborted));
+            delivery.end(matched.id, Err(Failure::Aborted));
             return Ok(());
         }
-        let result = match matched.verdict {
-            ArrivalVerdict::Fetch => return self.pull(engine, index),
-            ArrivalVerdict::Discard => Ok(()),
-            ArrivalVerdict::Refuse(failure) => Err(failure),
+        let result = match matched.decision {
+            Decision::Fetch => return self.pull(delivery, index),
+            Decision::Discard => Ok(()),
+            Decision::Refuse(failure) => Err(failure),
         };
         let token = offer.token;
         self.offers.remove(index);
-        engine.end_arrival(matched.id, result);
+        delivery.end(matched.id, result);
         self.answer(token, result)
     }
 
     /// A part of a message that was pulled.
-    fn data(&mut self, engine: &mut Engine<HostMemory>, lane: Lane, record: &Record) -> Result<Outcome, Broken> {
+    fn data(&mut self, delivery: &mut Delivery<HostMemory>, lane: Lane, record: &Record) -> Result<Outcome, Broken> {
         let index = u32::try_from(record.words[0]).map_err(|_| Broken)?;
         let from = match lane.receiver(&mut self.channel).peek()? {
             Some(incoming) => incoming.segment(),
@@ -755,10 +770,10 @@ impl Visitor {
             return Err(Broken);
         }
         if let Some(id) = offer.id
-            && let Err(fault) = place(engine, id, u64::from(offer.received), from)
+            && let Err(fault) = delivery.place(id, u64::from(offer.received), &Bytes(from))
         {
             offer.id = None;
-            engine.end_arrival(id, Err(local(fault)));
+            delivery.end(id, Err(local(fault)));
         }
         offer.received += part;
         if part < left {
@@ -767,21 +782,21 @@ impl Visitor {
         let (id, token, answer) = (offer.id, offer.token, offer.answer);
         self.offers.remove(index);
         if let Some(id) = id {
-            engine.end_arrival(id, Ok(()));
+            delivery.end(id, Ok(()));
         }
         if answer {
-            let settled = id.is_some() && engine.memory_mut().settle().is_ok();
+            let settled = id.is_some() && delivery.memory_mut().settle().is_ok();
             self.answer(token, if settled { Ok(()) } else { Err(Failure::OperationFailed) })?;
         }
         Ok(Outcome::Taken)
     }
 
     /// The peer takes an offer back that was not pulled yet. One that could be read it gives up only when it is told so.
-    fn withdraw(&mut self, engine: &mut Engine<HostMemory>, token: u32) -> Result<Outcome, Broken> {
+    fn withdraw(&mut self, delivery: &mut Delivery<HostMemory>, token: u32) -> Result<Outcome, Broken> {
         let withdrawn = self.offers.iter().find(|(_, offer)| offer.token == token && !offer.pulled);
         if let Some((index, offer)) = withdrawn {
             let waits = offer.spans.is_some() || offer.reference.is_some();
-            self.abort(engine, u64::from(index));
+            self.abort(delivery, u64::from(index));
             if waits {
                 self.answer(token, Err(Failure::Cancelled))?;
             }
@@ -790,7 +805,7 @@ impl Visitor {
     }
 
     /// A message does not come after all.
-    fn abort(&mut self, engine: &mut Engine<HostMemory>, index: u64) -> Outcome {
+    fn abort(&mut self, delivery: &mut Delivery<HostMemory>, index: u64) -> Outcome {
         let offer = u32::try_from(index).ok().and_then(|index| self.offers.remove(index));
         let Some(offer) = offer else { return Outcome::Taken };
         if offer.spans.is_some() {
@@ -798,7 +813,7 @@ impl Visitor {
             self.transfers.retain(|transfer| !matches!(transfer.what, Copying::Offer(of, _) if u64::from(of) == index));
         }
         if let Some(id) = offer.id {
-            engine.end_arrival(id, Err(Failure::Aborted));
+            delivery.end(id, Err(Failure::Aborted));
         }
         Outcome::Taken
     }
@@ -813,25 +828,25 @@ impl Visitor {
     }
 
     /// The peer is gone: what it began does not end well.
-    pub(super) fn fail(&mut self, engine: &mut Engine<HostMemory>) {
-        self.pulls.close(engine);
+    pub(super) fn fail(&mut self, delivery: &mut Delivery<HostMemory>) {
+        self.pulls.close(delivery);
         for lane in [Lane::Messages, Lane::Transfers] {
             match std::mem::replace(self.incoming.of(lane), Incoming::Nothing) {
-                Incoming::Message { id, .. } => engine.end_arrival(id, Err(Failure::Aborted)),
+                Incoming::Message { id, .. } => drop(delivery.end(id, Err(Failure::Aborted))),
                 Incoming::Write { write, .. } if write.immediate.is_some() => {
-                    engine.unreserve_remote_write(self.arrival.endpoint);
+                    delivery.unreserve_remote_write(self.arrival.endpoint);
                 }
                 Incoming::Nothing | Incoming::Skip { .. } | Incoming::Write { .. } => {}
             }
         }
         for transfer in self.transfers.drain(..) {
             if let Copying::Write(Write { immediate: Some(_), .. }, _) = transfer.what {
-                engine.unreserve_remote_write(self.arrival.endpoint);
+                delivery.unreserve_remote_write(self.arrival.endpoint);
             }
         }
         for (_, offer) in std::mem::take(&mut self.offers).iter() {
             if let Some(id) = offer.id {
-                engine.end_arrival(id, Err(Failure::Aborted));
+                delivery.end(id, Err(Failure::Aborted));
             }
         }
         self.reads.clear();
@@ -840,7 +855,7 @@ impl Visitor {
 }
 
 /// The message that a record begins.
-fn message(visitor: &Arrival, record: &Record) -> Arrival {
+fn message(visitor: &Envelope, record: &Record) -> Envelope {
     let mut arrival = *visitor;
     fill(&mut arrival, record);
     arrival
@@ -848,7 +863,7 @@ fn message(visitor: &Arrival, record: &Record) -> Arrival {
 
 /// The same in place: what all messages of a visitor share is long, and stays.
 #[inline]
-fn fill(arrival: &mut Arrival, record: &Record) {
+fn fill(arrival: &mut Envelope, record: &Record) {
     arrival.tagged = record.flags & record::TAGGED != 0;
     arrival.tag = if arrival.tagged { record.words[0] } else { 0 };
     arrival.immediate = record::immediate_of(record);
@@ -856,41 +871,14 @@ fn fill(arrival: &mut Arrival, record: &Record) {
 }
 
 /// Whether a message goes to a device's memory.
-fn is_for_device(engine: &mut Engine<HostMemory>, id: ArrivalId, length: u32) -> bool {
-    let uses_devices = engine.memory().uses_devices();
-    match engine.room(id, 0, u64::from(length)) {
-        Ok(Room::Memory(memory, piece)) if uses_devices => {
+fn is_for_device(delivery: &mut Delivery<HostMemory>, id: ArrivalId, length: u32) -> bool {
+    let uses_devices = delivery.memory().uses_devices();
+    match delivery.destination(id, 0, u64::from(length)) {
+        Ok(Destination::Memory(memory, piece)) if uses_devices => {
             memory.place(piece, Access::REMOTE_WRITE).is_ok_and(|place| !place.is_host())
         }
         _ => false,
     }
-}
-
-/// Puts a part of a message where it belongs.
-fn place(engine: &mut Engine<HostMemory>, id: ArrivalId, offset: u64, from: Segment<'_>) -> Result<(), Fault> {
-    let mut done = 0;
-    while done < from.len() {
-        let left = from.len() - done;
-        let placed = match engine.room(id, offset + done as u64, left as u64)? {
-            Room::Memory(memory, piece) => {
-                let length = piece.length as usize;
-                let part = from.part(done, length).ok_or(Fault::OutOfBounds)?;
-                memory.copy_in(piece, part)?;
-                length
-            }
-            Room::Bytes(bytes) => {
-                let part = from.part(done, bytes.len()).ok_or(Fault::OutOfBounds)?;
-                let _same_length = part.copy_to(bytes);
-                bytes.len()
-            }
-            Room::Nowhere => return Ok(()),
-        };
-        if placed == 0 {
-            return Err(Fault::OutOfBounds);
-        }
-        done += placed;
-    }
-    Ok(())
 }
 
 /// What the user is told when the memory of a receive fails.

@@ -81,8 +81,15 @@ impl World {
     }
 
     pub(crate) fn domain_with(&self, change: impl FnOnce(&mut Config)) -> Domain {
-        let mut builder = self.fabric.domain().progress(self.progress).configure(|config| {
+        self.domain_of(&self.fabric, change)
+    }
+
+    /// A domain of any fabric, joined to the others.
+    pub(crate) fn domain_of(&self, fabric: &Fabric, change: impl FnOnce(&mut Config)) -> Domain {
+        let mut builder = fabric.domain().progress(self.progress).configure(|config| {
             crate::common::patient(config);
+            // The cases' lengths are on both sides of it, without the time that longer ones take over a bad network.
+            config.eager_max_bytes = 256 << 10;
             change(config);
         });
         if self.is_faulty() {

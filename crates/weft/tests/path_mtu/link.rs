@@ -27,7 +27,7 @@ fn send(
 ) -> Result<usize, SendError> {
     let bytes = pattern(length, 0);
     let pieces = [Segment::from_slice(&bytes)];
-    link.send(&[Outgoing { to, pieces: &pieces, segment_bytes, class: 0, may_fragment }])
+    link.send(&[Outgoing { path: to.into(), pieces: &pieces, segment_bytes, class: 0, may_fragment }])
 }
 
 /// Lengths of the next datagrams that arrive.
@@ -49,7 +49,7 @@ fn fragments_are_made_where_they_may_be_and_nowhere_else() {
         join(&a, &b, 0, mtu);
         let (mut from, mut to) = (open(&a, ipv6, &Config::default()), open(&b, ipv6, &Config::default()));
         let there = to.local();
-        assert_eq!(from.mtu(there), fits);
+        assert_eq!(from.mtu(there.into()), fits);
         let fits = fits as usize;
         for segment in [0, fits] {
             assert_eq!(send(&mut from, there, 4 * fits, segment, segment == 0).unwrap(), 1);
@@ -65,7 +65,7 @@ fn fragments_are_made_where_they_may_be_and_nowhere_else() {
         assert_eq!(send(&mut from, there, fits + 1, 0, false).unwrap(), 1);
         a.set_mtu(0, mtu);
         assert!(matches!(send(&mut from, there, fits + 1, 0, false), Err(SendError::TooBig { .. })));
-        assert_eq!(from.mtu(there) as usize, fits);
+        assert_eq!(from.mtu(there.into()) as usize, fits);
     }
 }
 
@@ -86,7 +86,7 @@ fn a_routes_own_mtu_counts_and_what_is_said_of_it_does_not() {
         }
         let mut later = open(&a, ipv6, &Config::default());
         for link in [&mut from, &mut later] {
-            assert_eq!(link.mtu(there), fits);
+            assert_eq!(link.mtu(there.into()), fits);
             for segment in [0, fits as usize] {
                 let length = if segment == 0 { fits as usize } else { 3 * segment };
                 assert_eq!(send(link, there, length, segment, false).unwrap(), 1);
@@ -96,7 +96,7 @@ fn a_routes_own_mtu_counts_and_what_is_said_of_it_does_not() {
         // What the administrator says is known from the beginning.
         let route = format!("{there_ip}/{bits}", there_ip = there.ip(), bits = if ipv6 { 128 } else { 32 });
         a.ip(&["route", "add", &route, "dev", "weft00", "mtu", "1400"]);
-        assert_eq!(open(&a, ipv6, &Config::default()).mtu(there), 1400 - headers);
+        assert_eq!(open(&a, ipv6, &Config::default()).mtu(there.into()), 1400 - headers);
     }
 }
 

@@ -31,6 +31,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const ETHERNET: u32 = 1500;
 /// Lengths of messages: in one packet and in several, sent and fetched.
 const LENGTHS: [usize; 9] = [0, 8, 400, 512, 900, 1150, 5000, 70_000, 700_000];
+/// Bytes of a message in many packets.
+const BYTES: usize = 30_000;
 /// Bytes of the memory that peers reach.
 const MEMORY_BYTES: usize = 100_000;
 
@@ -95,6 +97,18 @@ fn exchange(a: &Node, b: &Node) {
     assert_eq!(a.next().values::<u64>().unwrap(), operands);
 }
 
+/// How many datagrams leave `a` for a message of [`BYTES`] to `b`.
+fn datagrams_of_a_message(a: &Node, b: &Node) -> usize {
+    let to_b = a.knows(b);
+    b.endpoint.receive(vec![0; BYTES]).unwrap();
+    let before = a.domain.statistics().datagrams_sent;
+    a.endpoint.send(to_b, pattern(BYTES, 0)).unwrap();
+    a.next();
+    let sent = a.domain.statistics().datagrams_sent - before;
+    assert_eq!(b.next().into_bytes().unwrap(), pattern(BYTES, 0));
+    sent as usize
+}
+
 fn exchange_both_ways(a: &Node, b: &Node) {
     exchange(a, b);
     exchange(b, a);
@@ -106,6 +120,7 @@ fn families(mtu: u32) -> impl Iterator<Item = bool> {
 }
 
 #[test]
+#[ignore = "needs root: it makes network namespaces"]
 fn links_that_carry_little_work() {
     // 576 is what every host must take in one piece; 296 is less than we cut for, which the kernel's fragments are for.
     for mtu in [1280, 1000, 600, 576, 296] {
@@ -119,6 +134,7 @@ fn links_that_carry_little_work() {
 }
 
 #[test]
+#[ignore = "needs root: it makes network namespaces"]
 fn a_router_in_between_may_carry_less_than_both_ends() {
     for mtu in [1280, 1000, 600] {
         let (a, router, b) = (Host::new(1), Host::new(2), Host::new(3));
@@ -134,6 +150,7 @@ fn a_router_in_between_may_carry_less_than_both_ends() {
 }
 
 #[test]
+#[ignore = "needs root: it makes network namespaces"]
 fn one_forged_message_silences_nobody() {
     let (a, b) = (Host::new(1), Host::new(2));
     join(&a, &b, 0, ETHERNET);
@@ -166,7 +183,6 @@ enum Where {
 /// What is under way when a way becomes narrower arrives.
 fn shrink(ipv6: bool, mtu: u32, place: Where) {
     const MESSAGES: usize = 24;
-    const BYTES: usize = 30_000;
     let (a, router, b) = (Host::new(1), Host::new(2), Host::new(3));
     join(&a, &router, 0, ETHERNET);
     join(&router, &b, 1, ETHERNET);
@@ -204,28 +220,31 @@ fn shrink(ipv6: bool, mtu: u32, place: Where) {
         assert_eq!(received.into_bytes().unwrap(), pattern(BYTES, number));
     }
     exchange_both_ways(&sender, &target);
-    // That it carries as much as before again is found out.
+    // That it carries as much as before again is found out by a PROBE, or known from the interface when the target is named
+    // anew. Either way a message leaves in fewer datagrams.
     [&router, &a].iter().for_each(|host| host.set_mtu(0, ETHERNET));
     [&router, &b].iter().for_each(|host| host.set_mtu(1, ETHERNET));
-    let widened = sender.domain.statistics().widened;
-    while sender.domain.statistics().widened == widened {
+    while datagrams_of_a_message(&sender, &target) > 2 * BYTES / ETHERNET as usize {
         exchange(&sender, &target);
     }
 }
 
 #[test]
+#[ignore = "needs root: it makes network namespaces"]
 fn a_way_that_becomes_narrower_at_its_beginning_fails_nothing() {
     shrink(false, 700, Where::Here);
     shrink(true, 1280, Where::Here);
 }
 
 #[test]
+#[ignore = "needs root: it makes network namespaces"]
 fn a_way_that_becomes_narrower_at_a_router_fails_nothing() {
     shrink(false, 700, Where::AtRouter);
     shrink(true, 1280, Where::AtRouter);
 }
 
 #[test]
+#[ignore = "needs root: it makes network namespaces"]
 fn a_way_that_becomes_narrower_without_a_word_fails_nothing() {
     // As little as atomics fit in: nobody would make fragments of them here.
     shrink(false, 1280, Where::Behind);

@@ -3,31 +3,30 @@
 use super::*;
 
 impl<M: Memory> Engine<M> {
-    pub(super) fn session(&self, now: Time, class: u8, bundle: bool) -> SessionHeader {
-        SessionHeader {
-            class,
-            id: self.config.session,
-            sequence: self.sequence,
-            timestamp: now.micros() as u32,
-            bundle,
-        }
+    /// The session header of the next datagram on a path.
+    pub(super) fn next_session(&mut self, now: Time, path: Path, class: u8, bundle: bool) -> SessionHeader {
+        let node = self.nodes.of_mut(NodeId::at(path));
+        let sequence = node.map_or(&mut self.sequence, |node| &mut node.session.sequence);
+        *sequence += 1;
+        let (id, timestamp) = (self.config.session, now.micros() as u32);
+        SessionHeader { class, id, sequence: *sequence, timestamp, bundle, partial: self.stays_in_host(path) }
+    }
+
+    /// Whether datagrams on this path are copied from memory to memory of this host, and nothing can damage them.
+    fn stays_in_host(&self, path: Path) -> bool {
+        let remote = path.remote.ip();
+        self.config.host_address.is_some_and(|own| remote == own || remote.is_loopback())
     }
 
     /// Writes session header and trailer of a bundle. False: there was nothing in it.
-    pub(super) fn end_bundle(
-        &mut self,
-        now: Time,
-        peer: SocketAddr,
-        class: u8,
-        out: &mut Transmit,
-        bundle: Bundle,
-    ) -> bool {
+    pub(super) fn end_bundle(&mut self, now: Time, path: Path, class: u8, out: &mut Transmit, bundle: Bundle) -> bool {
         if bundle.is_empty() {
             bundle.cancel(out);
             return false;
         }
-        self.sequence += 1;
-        let session = self.session(now, class, bundle.entries > 1);
+        let mut session = self.next_session(now, path, class, bundle.entries > 1);
+        // Else a header of an entry may stand behind what is summed. Short ones cost nothing to sum.
+        session.partial &= bundle.tail.is_some() && out.bytes.len() <= PARTIAL_COVERED_BYTES;
         // A packet that stands alone has no length in front of it: the header moves up by that much.
         let start = if bundle.entries > 1 { 0 } else { ENTRY_LENGTH_BYTES };
         if let Some(header) = out.bytes.get_mut(start..start + SESSION_BYTES) {
@@ -39,32 +38,31 @@ impl<M: Memory> Engine<M> {
         {
             length.copy_from_slice(&bundle.first.to_be_bytes());
         }
-        let mut crc = self.memory.crc32c_bytes(0, out.bytes.get(start..).unwrap_or(&[]));
+        let mut sum = Summing::begin(&session);
+        sum.add(self.delivery.memory(), out.bytes.get(start..).unwrap_or(&[]));
         let inside = out.bytes.len();
         let mut behind = start;
         if let Some(tail) = bundle.tail {
             out.pieces.push(Piece::Bytes { start: start as u32, length: (inside - start) as u32 });
             behind = inside;
             let piece_at = |memory: &M, at, left| memory.local(tail.local, tail.offset + at, left);
-            match append_memory(&self.memory, out, u64::from(tail.length), crc, piece_at) {
-                Ok(sum) => crc = sum,
-                Err(fault) => {
-                    // Nothing of it goes out: the acknowledgement in front of it is owed again when the peer asks.
-                    out.pieces.clear();
-                    self.local_fault(now, tail.handle, fault);
-                    return false;
-                }
+            let appended = append_memory(self.delivery.memory(), out, u64::from(tail.length), &mut sum, piece_at);
+            if let Err(fault) = appended {
+                // Nothing of it goes out: the acknowledgement in front of it is owed again when the peer asks.
+                out.pieces.clear();
+                self.local_fault(now, tail.handle, fault);
+                return false;
             }
         }
-        out.bytes.extend_from_slice(&crc.to_le_bytes());
+        out.bytes.extend_from_slice(&sum.trailer());
         out.pieces.push(Piece::Bytes { start: behind as u32, length: (out.bytes.len() - behind) as u32 });
-        out.to = peer;
+        out.path = path;
         out.class = class;
         let tail = bundle.tail.map_or(0, |tail| tail.length as usize);
         let length = out.bytes.len() - start + tail;
         if length > MTU_MIN_BYTES as usize {
             // Only a packet that cannot be cut is too long, or an answer that is.
-            out.may_fragment = bundle.again || length > self.path_mtu(peer);
+            out.may_fragment = bundle.again || length > self.path_mtu(NodeId::at(path));
             self.statistics.fragmentable += u64::from(out.may_fragment);
         }
         self.statistics.datagrams_sent += 1;
@@ -170,6 +168,35 @@ impl Bundle {
     }
 }
 
+/// The trailer of a datagram in the making: a CRC-32C of all of it, or of its first bytes (P-2.5).
+pub(super) struct Summing {
+    crc: u32,
+    /// Bytes that it still covers.
+    left: u64,
+}
+
+impl Summing {
+    pub(super) fn begin(session: &SessionHeader) -> Summing {
+        Summing { crc: 0, left: if session.partial { PARTIAL_COVERED_BYTES as u64 } else { u64::MAX } }
+    }
+
+    fn add<M: Memory>(&mut self, memory: &M, bytes: &[u8]) {
+        let covered = usize::try_from(self.left).ok().and_then(|left| bytes.get(..left)).unwrap_or(bytes);
+        self.crc = memory.crc32c_bytes(self.crc, covered);
+        self.left -= covered.len() as u64;
+    }
+
+    fn add_piece<M: Memory>(&mut self, memory: &M, piece: Granted) -> Result<(), Fault> {
+        self.crc = memory.crc32c_to_send(self.crc, piece, self.left)?;
+        self.left = self.left.saturating_sub(piece.length);
+        Ok(())
+    }
+
+    fn trailer(&self) -> [u8; TRAILER_BYTES] {
+        self.crc.to_le_bytes()
+    }
+}
+
 /// Whether a datagram of this length can leave with those before it: all but the last have the same length.
 pub(super) fn has_segment_room(out: &Transmit, total: usize) -> bool {
     if out.pieces.is_empty() {
@@ -184,41 +211,33 @@ pub(super) fn has_segment_room(out: &Transmit, total: usize) -> bool {
 
 /// Datagrams, bytes, and length of the last datagram.
 pub(super) fn segments(out: &Transmit) -> (usize, usize, usize) {
-    let bytes: usize = out.pieces.iter().map(piece_length).sum();
+    let bytes = out.length();
     let size = out.segment_bytes.max(1);
     let last = bytes % size;
     (bytes.div_ceil(size), bytes, if last == 0 { size } else { last })
-}
-
-pub(super) fn piece_length(piece: &Piece) -> usize {
-    match piece {
-        Piece::Bytes { length, .. } => *length as usize,
-        Piece::Memory(granted) => granted.length as usize,
-    }
 }
 
 /// Appends one datagram: headers, payload from memory, trailer. On a fault the transmit is as before.
 pub(super) fn append_segment<M: Memory>(
     memory: &M,
     out: &mut Transmit,
+    mut sum: Summing,
     headers: &[u8],
     length: u32,
-    piece_at: impl Fn(&M, u64, u64) -> Result<crate::memory::Granted, Fault>,
+    piece_at: impl Fn(&M, u64, u64) -> Result<Granted, Fault>,
 ) -> Result<(), Fault> {
     let (pieces, start) = (out.pieces.len(), out.bytes.len());
     out.bytes.extend_from_slice(headers);
     out.pieces.push(Piece::Bytes { start: start as u32, length: headers.len() as u32 });
     let length = u64::from(length);
-    let crc = match append_memory(memory, out, length, memory.crc32c_bytes(0, headers), piece_at) {
-        Ok(crc) => crc,
-        Err(fault) => {
-            out.pieces.truncate(pieces);
-            out.bytes.truncate(start);
-            return Err(fault);
-        }
-    };
+    sum.add(memory, headers);
+    if let Err(fault) = append_memory(memory, out, length, &mut sum, piece_at) {
+        out.pieces.truncate(pieces);
+        out.bytes.truncate(start);
+        return Err(fault);
+    }
     let trailer = out.bytes.len() as u32;
-    out.bytes.extend_from_slice(&crc.to_le_bytes());
+    out.bytes.extend_from_slice(&sum.trailer());
     out.pieces.push(Piece::Bytes { start: trailer, length: TRAILER_BYTES as u32 });
     if pieces == 0 {
         out.segment_bytes = headers.len() + length as usize + TRAILER_BYTES;
@@ -230,9 +249,10 @@ pub(super) fn append_segment<M: Memory>(
 pub(super) fn append_copy<M: Memory>(
     memory: &M,
     out: &mut Transmit,
+    mut sum: Summing,
     headers: &[u8],
     length: u32,
-    piece_at: impl Fn(&M, u64, u64) -> Result<crate::memory::Granted, Fault>,
+    piece_at: impl Fn(&M, u64, u64) -> Result<Granted, Fault>,
 ) -> Result<(), Fault> {
     let start = out.bytes.len();
     out.bytes.extend_from_slice(headers);
@@ -254,8 +274,8 @@ pub(super) fn append_copy<M: Memory>(
             }
         }
     }
-    let crc = memory.crc32c_bytes(0, out.bytes.get(start..).unwrap_or_default());
-    out.bytes.extend_from_slice(&crc.to_le_bytes());
+    sum.add(memory, out.bytes.get(start..).unwrap_or_default());
+    out.bytes.extend_from_slice(&sum.trailer());
     let whole = out.bytes.len() - start;
     out.pieces.push(Piece::Bytes { start: start as u32, length: whole as u32 });
     if out.pieces.len() == 1 {
@@ -264,23 +284,23 @@ pub(super) fn append_copy<M: Memory>(
     Ok(())
 }
 
-/// Appends pieces of memory, and goes on with the CRC over them.
+/// Appends pieces of memory, and goes on with the checksum over them.
 fn append_memory<M: Memory>(
     memory: &M,
     out: &mut Transmit,
     length: u64,
-    mut crc: u32,
-    piece_at: impl Fn(&M, u64, u64) -> Result<crate::memory::Granted, Fault>,
-) -> Result<u32, Fault> {
+    sum: &mut Summing,
+    piece_at: impl Fn(&M, u64, u64) -> Result<Granted, Fault>,
+) -> Result<(), Fault> {
     let mut at = 0;
     while at < length {
         let piece = piece_at(memory, at, length - at)?.first(length - at);
         if piece.length == 0 {
             return Err(Fault::OutOfBounds);
         }
-        crc = memory.crc32c(crc, piece)?;
+        sum.add_piece(memory, piece)?;
         at += piece.length;
         out.pieces.push(Piece::Memory(piece));
     }
-    Ok(crc)
+    Ok(())
 }

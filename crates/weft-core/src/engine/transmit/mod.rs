@@ -9,32 +9,32 @@ mod frame;
 mod response;
 
 use alloc::collections::VecDeque;
-use core::net::SocketAddr;
-
 use weft_wire::command::{Command as Generic, Flags, Kind, Slot};
 
 use super::post::life_ends;
-use super::{Engine, Piece, Transmit};
+use super::{Engine, Piece, Transmit, tracked};
 use crate::address::Address;
 use crate::command::{Command, CommandFlags, Operation};
+use crate::delivery::{Transport, read_local};
 use crate::event::Failure;
-use crate::hash::Peer;
+use crate::flow::lane::{Class, Reissue, order};
+use crate::flow::retransmit::{Entries, Entry, Phase};
+use crate::flow::rx_flow::{Life, Request};
+use crate::flow::tracker::{Sent, SentState, Tracker};
 use crate::limits::{
     ACK_EVERY, BUNDLE_MAX_BYTES, MTU_MIN_BYTES, PIO_MAX_BYTES, RESTS_TOGETHER, SEGMENTS_MAX, STARTED_LOOKS,
     TRANSMIT_MAX_BYTES,
 };
-use crate::memory::{Access, Fault, LocalKey, Memory};
+use crate::memory::{Access, Fault, Granted, LocalKey, Memory};
+use crate::node::NodeId;
 use crate::packet::{
-    ENTRY_LENGTH_BYTES, HEADERS_MAX_BYTES, Reliability, SESSION_BYTES, SessionHeader, Status, TRAILER_BYTES, UNORDERED,
-    between, whole,
+    ENTRY_LENGTH_BYTES, HEADERS_MAX_BYTES, PARTIAL_COVERED_BYTES, Reliability, SESSION_BYTES, SessionHeader, Status,
+    TRAILER_BYTES, UNORDERED, between, whole,
 };
-use crate::reliable::entry::{Entries, Entry, Phase};
-use crate::reliable::lane::{Class, Reissue, order};
-use crate::reliable::life::{Life, Request};
-use crate::reliable::tracker::{Sent, SentState, Tracker};
+use crate::session::{Path, Session};
 use crate::time::Time;
 
-use frame::{Bundle, Tail, append_copy, append_segment, has_segment_room, segments};
+use frame::{Bundle, Summing, Tail, append_copy, append_segment, has_segment_room, segments};
 
 /// An answer without data that goes out at once.
 #[derive(Clone, Copy, Debug)]
@@ -107,33 +107,36 @@ impl<M: Memory> Engine<M> {
         transmit.pieces.clear();
         transmit.segment_bytes = 0;
         transmit.may_fragment = false;
-        if self.credits_due {
-            self.grant_due();
+        if self.delivery.has_freed() {
+            self.grant_credits();
+        }
+        if self.delivery.has_decided(Transport::Packets) || self.delivery.has_told() {
+            self.serve_rendezvous(now);
         }
         if self.owes_answers(now) && self.transmit_answers(now, transmit) {
             return true;
         }
-        if core::mem::take(&mut self.responses_next) && self.transmit_next_response(now, transmit) {
+        if core::mem::take(&mut self.target.responses_next) && self.transmit_next_response(now, transmit) {
             return true;
         }
         if self.transmit_next_requests(now, transmit) {
-            self.responses_next = true;
+            self.target.responses_next = true;
             return true;
         }
         // Nothing has taken them along.
-        if !self.acks_soon.is_empty() && self.hasten_acks(now) && self.transmit_answers(now, transmit) {
+        if !self.target.acks_soon.is_empty() && self.hasten_acks(now) && self.transmit_answers(now, transmit) {
             return true;
         }
         if self.transmit_next_response(now, transmit) {
             return true;
         }
-        while let Some(datagram) = self.datagrams.pop_front() {
+        while let Some(datagram) = self.initiator.datagrams.pop_front() {
             if self.transmit_datagram(now, &datagram, transmit) {
                 return true;
             }
         }
         // A response that could not be read has become a refusal.
-        if !self.answers.is_empty() && self.transmit_answers(now, transmit) {
+        if !self.target.answers.is_empty() && self.transmit_answers(now, transmit) {
             return true;
         }
         false
@@ -141,8 +144,8 @@ impl<M: Memory> Engine<M> {
 
     /// Requests to the target whose turn it is.
     fn transmit_next_requests(&mut self, now: Time, transmit: &mut Transmit) -> bool {
-        while let Some(index) = self.ready.pop_front() {
-            let Some(tracker) = self.trackers.get_mut(index) else { continue };
+        while let Some(index) = self.initiator.ready.pop_front() {
+            let Some(tracker) = self.initiator.trackers.get_mut(index) else { continue };
             tracker.ready = false;
             if tracker.sent.is_empty() && life_ends(tracker) {
                 // P-7.13: the numbers of this life are used up.
@@ -151,7 +154,7 @@ impl<M: Memory> Engine<M> {
             }
             if self.transmit_requests(now, index, transmit) {
                 // If there is more, others come first.
-                if self.trackers.get(index).is_some_and(Tracker::has_more) {
+                if self.initiator.trackers.get(index).is_some_and(Tracker::has_more) {
                     self.make_ready(index);
                 } else {
                     self.schedule(now, index);
@@ -167,7 +170,7 @@ impl<M: Memory> Engine<M> {
     }
 
     fn transmit_next_response(&mut self, now: Time, transmit: &mut Transmit) -> bool {
-        while let Some(response) = self.responses.pop_front() {
+        while let Some(response) = self.target.responses.pop_front() {
             if self.transmit_responses(now, response, transmit) {
                 return true;
             }
@@ -179,12 +182,14 @@ impl<M: Memory> Engine<M> {
     #[inline]
     pub fn has_output(&self, now: Time) -> bool {
         let due = |acks: &VecDeque<(Time, u32)>| acks.front().is_some_and(|(due, _)| *due <= now);
-        let due = due(&self.acks_later) || due(&self.acks_soon) || self.credits_due;
-        due || !(self.answers.is_empty()
-            && self.acks_now.is_empty()
-            && self.ready.is_empty()
-            && self.responses.is_empty()
-            && self.datagrams.is_empty())
+        let due = due(&self.target.acks_later) || due(&self.target.acks_soon) || self.delivery.has_freed();
+        let decided = self.delivery.has_decided(Transport::Packets) || self.delivery.has_told();
+        due || decided
+            || !(self.target.answers.is_empty()
+                && self.target.acks_now.is_empty()
+                && self.initiator.ready.is_empty()
+                && self.target.responses.is_empty()
+                && self.initiator.datagrams.is_empty())
     }
 
     // ------------------------------------------------------------------ answers
@@ -192,15 +197,15 @@ impl<M: Memory> Engine<M> {
     /// Whether [`Engine::transmit_answers`] may have something to do. Acknowledgements that have gone are forgotten.
     #[inline]
     fn owes_answers(&mut self, now: Time) -> bool {
-        if !self.answers.is_empty() || !self.acks_now.is_empty() {
+        if !self.target.answers.is_empty() || !self.target.acks_now.is_empty() {
             return true;
         }
-        while let Some(&(due, life)) = self.acks_later.front() {
+        while let Some(&(due, life)) = self.target.acks_later.front() {
             let pending = |life: &Life| life.ack.is_some_and(|ack| ack.due == due);
-            if self.lives.get(life).is_some_and(pending) {
+            if self.target.lives.get(life).is_some_and(pending) {
                 return due <= now;
             }
-            self.acks_later.pop_front();
+            self.target.acks_later.pop_front();
         }
         false
     }
@@ -208,91 +213,91 @@ impl<M: Memory> Engine<M> {
     /// Answers that cannot wait, and acknowledgements that are due. All for one peer share a datagram, with short requests
     /// to the same peer.
     fn transmit_answers(&mut self, now: Time, transmit: &mut Transmit) -> bool {
-        while let Some(answer) = self.answers.front().filter(|answer| answer.padding > 0).copied() {
-            self.answers.pop_front();
+        while let Some(answer) = self.target.answers.front().filter(|answer| answer.padding > 0).copied() {
+            self.target.answers.pop_front();
             if self.transmit_padded_reply(now, &answer, transmit) {
                 return true;
             }
         }
         let mut bundle = Bundle::begin(transmit);
         let first = loop {
-            if let Some(answer) = self.answers.front() {
+            if let Some(answer) = self.target.answers.front() {
                 // The life ended since: the peer asks again and is told then.
                 if self.is_void(answer) {
-                    self.answers.pop_front();
+                    self.target.answers.pop_front();
                     continue;
                 }
                 break answer.request;
             }
-            if let Some(&life) = self.acks_now.front() {
-                match self.lives.get(life).and_then(|life| life.ack) {
+            if let Some(&life) = self.target.acks_now.front() {
+                match self.target.lives.get(life).and_then(|life| life.ack) {
                     Some(ack) => break ack.request,
                     None => {
-                        self.acks_now.pop_front();
+                        self.target.acks_now.pop_front();
                         continue;
                     }
                 }
             }
-            let Some(&(due, life)) = self.acks_later.front() else { return false };
-            let pending = self.lives.get(life).and_then(|life| life.ack).filter(|ack| ack.due == due);
+            let Some(&(due, life)) = self.target.acks_later.front() else { return false };
+            let pending = self.target.lives.get(life).and_then(|life| life.ack).filter(|ack| ack.due == due);
             match pending {
                 Some(ack) if due <= now => break ack.request,
                 Some(_) => return false,
                 None => {
-                    self.acks_later.pop_front();
+                    self.target.acks_later.pop_front();
                 }
             }
         };
-        let (peer, limit) = (first.from, self.answer_limit(&first));
+        let (path, limit) = (first.path, self.answer_limit(&first));
         while let Some(answer) =
-            self.answers.front().copied().filter(|answer| answer.request.from == peer && answer.padding == 0)
+            self.target.answers.front().copied().filter(|answer| answer.request.path == path && answer.padding == 0)
         {
             if !self.add_answer(now, &answer, transmit, &mut bundle, limit) {
                 break;
             }
-            self.answers.pop_front();
+            self.target.answers.pop_front();
         }
-        self.add_pending_ack(now, peer, transmit, &mut bundle, limit);
-        if let Some(index) = self.tracker_index(peer) {
+        self.add_pending_ack(now, path, transmit, &mut bundle, limit);
+        if let Some(index) = self.nodes.of(NodeId::at(path)).and_then(|node| node.tracker) {
             self.add_short_requests(now, index, transmit, &mut bundle, limit);
         }
-        self.end_bundle(now, peer, CLASS_CONTROL, transmit, bundle)
+        self.end_bundle(now, path, CLASS_CONTROL, transmit, bundle)
     }
 
     /// Whether an answer is about a life that ended.
     fn is_void(&self, answer: &Answer) -> bool {
         let without_life = matches!(answer.status, Status::Synchronise | Status::Restarted | Status::Busy);
-        let life = self.life_index(answer.request.from).and_then(|index| self.lives.get(index));
+        let life = self.life_index(answer.request.node()).and_then(|index| self.target.lives.get(index));
         let lives = life.is_some_and(|life| life.ticket == answer.request.ticket);
         !without_life && !lives && answer.kind == Kind::Acknowledge
     }
 
     /// What datagrams to a peer may have.
-    fn path_mtu(&self, peer: SocketAddr) -> usize {
-        self.path_bytes(peer).unwrap_or(self.config.mtu_bytes) as usize
+    fn path_mtu(&self, node: NodeId) -> usize {
+        self.path_bytes(node).unwrap_or(self.config.mtu_bytes) as usize
     }
 
-    fn bundle_limit(&self, peer: SocketAddr) -> usize {
-        self.path_mtu(peer).min(BUNDLE_MAX_BYTES)
+    fn bundle_limit(&self, node: NodeId) -> usize {
+        self.path_mtu(node).min(BUNDLE_MAX_BYTES)
     }
 
     /// The same of a bundle of answers. If the one before was too long, only who asks again knows: this one is not.
     fn answer_limit(&self, request: &Request) -> usize {
-        let limit = self.bundle_limit(request.from);
+        let limit = self.bundle_limit(request.node());
         if request.again { limit.min(MTU_MIN_BYTES as usize) } else { limit }
     }
 
     /// The acknowledgement that a peer is owed, if any: it rides along whenever something goes there.
-    fn add_pending_ack(&mut self, now: Time, peer: SocketAddr, out: &mut Transmit, bundle: &mut Bundle, limit: usize) {
-        let Some(index) = self.life_index(peer) else { return };
-        let Some(ack) = self.lives.get(index).and_then(|life| life.ack) else { return };
+    fn add_pending_ack(&mut self, now: Time, path: Path, out: &mut Transmit, bundle: &mut Bundle, limit: usize) {
+        let Some(index) = self.life_index(NodeId::at(path)) else { return };
+        let Some(ack) = self.target.lives.get(index).and_then(|life| life.ack) else { return };
         let answer = acknowledgement(ack.request);
         if self.add_answer(now, &answer, out, bundle, limit)
-            && let Some(life) = self.lives.get_mut(index)
+            && let Some(life) = self.target.lives.get_mut(index)
         {
             life.ack = None;
-            if self.acks_later.front() == Some(&(ack.due, index)) {
-                self.acks_later.pop_front();
+            if self.target.acks_later.front() == Some(&(ack.due, index)) {
+                self.target.acks_later.pop_front();
             }
         }
     }
@@ -318,7 +323,7 @@ impl<M: Memory> Engine<M> {
 
     fn answer_command(&self, now: Time, answer: &Answer) -> Option<(Generic, Reliability)> {
         let request = &answer.request;
-        let life = self.life_index(request.from).and_then(|index| self.lives.get(index));
+        let life = self.life_index(request.node()).and_then(|index| self.target.lives.get(index));
         let life = life.filter(|life| life.ticket == request.ticket);
         let without_life = matches!(answer.status, Status::Synchronise | Status::Restarted | Status::Busy);
         let (span, highest, bitmap) = match life {
@@ -328,7 +333,7 @@ impl<M: Memory> Engine<M> {
         if !without_life && life.is_none() && answer.kind == Kind::Acknowledge {
             return None;
         }
-        let marks = life.map_or(0, |life| life.ecn_marks);
+        let marks = life.and_then(|life| self.nodes.get(life.node)).map_or(0, |node| node.session.ecn_marks);
         let flags = match answer.kind {
             Kind::Control => Flags(0),
             _ => Flags::RESPONSE,
@@ -357,7 +362,7 @@ impl<M: Memory> Engine<M> {
         self.statistics.packets_sent += 1;
         // The PROBE had no header behind that of the transport.
         let length = SESSION_BYTES + crate::packet::TRANSPORT_BYTES + answer.padding as usize + TRAILER_BYTES;
-        transmit.to = answer.request.from;
+        transmit.path = answer.request.path;
         self.pad(now, &mut packet, headers, length, transmit);
         true
     }
@@ -365,13 +370,12 @@ impl<M: Memory> Engine<M> {
     /// Fills a datagram with a packet of headers and zeros.
     fn pad(&mut self, now: Time, packet: &mut [u8], headers: usize, length: usize, transmit: &mut Transmit) {
         transmit.class = CLASS_CONTROL;
-        self.sequence += 1;
-        let session = self.session(now, CLASS_CONTROL, false);
+        let session = SessionHeader { partial: false, ..self.next_session(now, transmit.path, CLASS_CONTROL, false) };
         self.codec.write_session(packet, &session);
         transmit.bytes.clear();
         transmit.bytes.extend_from_slice(packet.get(..headers).unwrap_or_default());
         transmit.bytes.resize(length.saturating_sub(TRAILER_BYTES).max(headers), 0);
-        let crc = self.memory.crc32c_bytes(0, &transmit.bytes);
+        let crc = self.delivery.memory().crc32c_bytes(0, &transmit.bytes);
         transmit.bytes.extend_from_slice(&crc.to_le_bytes());
         transmit.pieces.push(Piece::Bytes { start: 0, length: transmit.bytes.len() as u32 });
         self.statistics.datagrams_sent += 1;
@@ -381,18 +385,18 @@ impl<M: Memory> Engine<M> {
 
     /// Builds the next datagrams to one target.
     fn transmit_requests(&mut self, now: Time, index: u32, transmit: &mut Transmit) -> bool {
-        let Some(tracker) = self.trackers.get(index) else { return false };
-        let (peer, limit) = (tracker.peer, (tracker.mtu() as usize).min(BUNDLE_MAX_BYTES));
+        let Some((tracker, session)) = self.tracker_mut(index) else { return false };
+        let (path, limit) = (session.path, (session.mtu.bytes() as usize).min(BUNDLE_MAX_BYTES));
         if tracker.mtu_probe_wanted {
             return self.transmit_mtu_probe(now, index, transmit);
         }
         let mut bundle = Bundle::begin(transmit);
         if self.add_short_requests(now, index, transmit, &mut bundle, limit) {
-            self.add_pending_ack(now, peer, transmit, &mut bundle, limit);
-            return self.end_bundle(now, peer, CLASS_EAGER, transmit, bundle);
+            self.add_pending_ack(now, path, transmit, &mut bundle, limit);
+            return self.end_bundle(now, path, CLASS_EAGER, transmit, bundle);
         }
-        if self.add_long_behind_ack(now, index, peer, transmit, &mut bundle) {
-            return self.end_bundle(now, peer, CLASS_BULK, transmit, bundle);
+        if self.add_long_behind_ack(now, index, path, transmit, &mut bundle) {
+            return self.end_bundle(now, path, CLASS_BULK, transmit, bundle);
         }
         bundle.cancel(transmit);
         let mut any = false;
@@ -406,7 +410,7 @@ impl<M: Memory> Engine<M> {
                 break;
             }
         }
-        transmit.to = peer;
+        transmit.path = path;
         transmit.class = CLASS_BULK;
         any && !transmit.pieces.is_empty()
     }
@@ -421,11 +425,11 @@ impl<M: Memory> Engine<M> {
         limit: usize,
     ) -> bool {
         let mut any = false;
-        while self.trackers.get(index).is_some_and(Tracker::has_more)
+        while self.initiator.trackers.get(index).is_some_and(Tracker::has_more)
             && let Some(pick) = self.pick(now, index, any)
         {
             let Some((handle, offset, length)) = self.measure(index, pick) else { break };
-            let payload = match self.entries.get(handle) {
+            let payload = match self.initiator.entries.get(handle) {
                 Some(entry) if entry.rendezvous != 0 || entry.is_read() || self.withdraws(index, pick) => 0,
                 Some(_) => length,
                 None => 0,
@@ -456,23 +460,25 @@ impl<M: Memory> Engine<M> {
         &mut self,
         now: Time,
         index: u32,
-        peer: SocketAddr,
+        path: Path,
         out: &mut Transmit,
         bundle: &mut Bundle,
     ) -> bool {
-        let life = self.life_index(peer).and_then(|life| self.lives.get(life));
+        let life = self.life_index(NodeId::at(path)).and_then(|life| self.target.lives.get(life));
         if life.is_none_or(|life| life.ack.is_none()) {
             return false;
         }
         let Some(pick) = self.pick(now, index, false) else { return false };
         let Some((handle, offset, length)) = self.measure(index, pick) else { return false };
-        let (Some(entry), Some(tracker)) = (self.entries.get(handle), self.trackers.get(index)) else { return false };
+        let (Some(entry), Some((_, session))) = (self.initiator.entries.get(handle), self.tracker(index)) else {
+            return false;
+        };
         let room = ANSWER_BYTES + 2 * ENTRY_LENGTH_BYTES + header_bytes(entry) + length as usize + TRAILER_BYTES;
-        if !is_long(entry, length) || room > tracker.mtu() as usize || self.withdraws(index, pick) {
+        if !is_long(entry, length) || room > session.mtu.bytes() as usize || self.withdraws(index, pick) {
             return false;
         }
         let (local, offset) = (entry.command.local, entry.command.offset + u64::from(offset));
-        self.add_pending_ack(now, peer, out, bundle, usize::MAX);
+        self.add_pending_ack(now, path, out, bundle, usize::MAX);
         let tail = Tail { handle, local, offset, length };
         bundle.add_tail(out, tail, |packet| self.encode_request(now, index, pick, packet)) || !bundle.is_empty()
     }
@@ -480,20 +486,21 @@ impl<M: Memory> Engine<M> {
     /// One packet whose payload stays where it is. False: it must wait for another transmit.
     fn add_long_request(&mut self, now: Time, index: u32, pick: Pick, out: &mut Transmit) -> bool {
         let Some((handle, offset, length)) = self.measure(index, pick) else { return false };
-        let Some(entry) = self.entries.get(handle) else { return false };
+        let Some(entry) = self.initiator.entries.get(handle) else { return false };
         let total = header_bytes(entry) + length as usize + TRAILER_BYTES;
-        let may_fragment = self.trackers.get(index).is_some_and(|tracker| total > tracker.mtu() as usize);
+        let Some((_, session)) = self.tracker(index) else { return false };
+        let (path, may_fragment) = (session.path, total > session.mtu.bytes() as usize);
         if !is_long(entry, length) || !has_segment_room(out, total) || may_fragment && !out.pieces.is_empty() {
             return false;
         }
         let (local, base) = (entry.command.local, entry.command.offset);
         let mut packet = [0; HEADERS_MAX_BYTES];
         let Some(headers) = self.encode_request(now, index, pick, &mut packet) else { return true };
-        self.sequence += 1;
-        let session = self.session(now, CLASS_BULK, false);
+        let session = self.next_session(now, path, CLASS_BULK, false);
         self.codec.write_session(&mut packet, &session);
         let Some(headers) = packet.get(..headers) else { return true };
-        if let Err(fault) = append_segment(&self.memory, out, headers, length, |memory, at, left| {
+        let sum = Summing::begin(&session);
+        if let Err(fault) = append_segment(self.delivery.memory(), out, sum, headers, length, |memory, at, left| {
             memory.local(local, base + u64::from(offset) + at, left)
         }) {
             self.local_fault(now, handle, fault);
@@ -508,17 +515,17 @@ impl<M: Memory> Engine<M> {
     /// What may be sent to a target now. Commands that have to wait are put aside, nothing else is changed. Beside other
     /// short packets (`among_short`), short rests of messages come before anything new.
     fn pick(&mut self, now: Time, index: u32, among_short: bool) -> Option<Pick> {
-        if self.trackers.get(index)?.probe_wanted {
+        if self.initiator.trackers.get(index)?.probe_wanted {
             return Some(Pick::Probe);
         }
         // Among what was put aside just now may be a command that waits for packets whose acknowledgement nobody has
         // asked for.
         self.pick_packet(now, index, among_short)
-            .or_else(|| self.trackers.get(index)?.probe_wanted.then_some(Pick::Probe))
+            .or_else(|| self.initiator.trackers.get(index)?.probe_wanted.then_some(Pick::Probe))
     }
 
     fn pick_packet(&mut self, now: Time, index: u32, among_short: bool) -> Option<Pick> {
-        let tracker = self.trackers.get_mut(index)?;
+        let (tracker, session) = tracked(&mut self.initiator.trackers, &mut self.nodes, index)?;
         if tracker.blocked_until > now {
             return None;
         }
@@ -526,7 +533,7 @@ impl<M: Memory> Engine<M> {
             return self.pick_lost(index);
         }
         let no_ticket = tracker.ticket == 0 && !tracker.sent.is_empty();
-        if is_full(tracker) || no_ticket || !tracker.congestion.admits(0) && tracker.allowance == 0 {
+        if is_full(tracker) || no_ticket || !session.congestion.admits(0) && tracker.allowance == 0 {
             return None;
         }
         if !tracker.refused.is_empty() || !tracker.started.is_empty() {
@@ -534,32 +541,33 @@ impl<M: Memory> Engine<M> {
         }
         // The usual case: nothing was lost or refused, and nothing is begun.
         #[cfg(feature = "plant")]
-        if self.config.plant == Some(super::Plant::HeadOfLine) && tracker.front_waits(&self.entries) {
+        if self.config.plant == Some(super::Plant::HeadOfLine) && tracker.front_waits(&self.initiator.entries) {
             return None;
         }
-        let handle = tracker.next_command(&mut self.entries)?;
-        let entry = self.entries.get(handle)?;
-        let length = packet_length(entry, tracker.mtu(), 0);
-        let admitted = tracker.congestion.admits(u64::from(weight(entry, length)));
+        let handle = tracker.next_command(&mut self.initiator.entries)?;
+        let entry = self.initiator.entries.get(handle)?;
+        let length = packet_length(entry, session.mtu.bytes(), 0);
+        let admitted = session.congestion.admits(u64::from(weight(entry, length)));
         admitted.then_some(Pick::New(handle, 0, length))
     }
 
     /// The oldest message of which a packet was lost, unless one before it was refused: then that one has to come first.
     fn pick_lost(&self, index: u32) -> Option<Pick> {
-        let tracker = self.trackers.get(index)?;
-        let may_go = |weight: u32| tracker.allowance > 0 || tracker.congestion.admits(u64::from(weight));
+        let (tracker, session) = self.tracker(index)?;
+        let may_go = |weight: u32| tracker.allowance > 0 || session.congestion.admits(u64::from(weight));
         let lost = self.oldest_lost(tracker)?;
         let sent = tracker.sent.get(lost)?;
-        if let Some(entry) = self.entries.get(sent.handle)
+        if let Some(entry) = self.initiator.entries.get(sent.handle)
             && let Some(refusals) = tracker.lane(entry.lane).map(|lane| lane.refusals(Class::Message))
             && let Some(refused) = refusals.packets.front().filter(|_| refusals.permits() && !is_full(tracker))
             && order(refused.number, entry.number).is_lt()
-            && reissued(&self.entries, tracker, refused).is_some_and(|(entry, length)| may_go(weight(entry, length)))
+            && reissued(&self.initiator.entries, session, refused)
+                .is_some_and(|(entry, length)| may_go(weight(entry, length)))
         {
             return Some(Pick::Reissue(entry.lane, Class::Message));
         }
         // P-7.9: while there is no ticket, one packet tells as much as many.
-        let alone = tracker.ticket != 0 || tracker.congestion.in_flight() == 0;
+        let alone = tracker.ticket != 0 || session.congestion.in_flight() == 0;
         (alone && may_go(sent.weight)).then_some(Pick::Again(tracker.base + lost as u64))
     }
 
@@ -572,7 +580,8 @@ impl<M: Memory> Engine<M> {
         if tracker.reissued == 0 {
             return Some(first);
         }
-        let number = |at: usize| tracker.sent.get(at).and_then(|sent| self.entries.get(sent.handle)).map(|e| e.number);
+        let number =
+            |at: usize| tracker.sent.get(at).and_then(|sent| self.initiator.entries.get(sent.handle)).map(|e| e.number);
         let reissued = (0..).zip(&tracker.sent).filter(|(_, sent)| sent.reissued && is_lost(sent)).map(|(at, _)| at);
         let is_older = |a: usize, b: usize| number(a).zip(number(b)).is_some_and(|(a, b)| order(a, b).is_lt());
         Some(reissued.fold(first, |oldest, at| if is_older(at, oldest) { at } else { oldest }))
@@ -581,34 +590,34 @@ impl<M: Memory> Engine<M> {
     /// Commands that are begun, packets that were refused, and new commands: they take turns, so that a long message does
     /// not hold back short ones. Among the new, what the peer waits for comes first, then what was refused.
     fn pick_among(&mut self, index: u32, among_short: bool) -> Option<Pick> {
-        let tracker = self.trackers.get_mut(index)?;
+        let (tracker, session) = tracked(&mut self.initiator.trackers, &mut self.nodes, index)?;
         // A message of which nothing was accepted does not go on while it is not known that there is room.
         let goes_on = |entry: &Entry| {
             let lane = tracker.lane(entry.lane);
             entry.accepted || !lane.is_some_and(|lane| lane.refusals(Class::of(entry)).is_limited())
         };
-        let begun = tracker.started.iter().filter_map(|&handle| Some((handle, self.entries.get(handle)?)));
+        let begun = tracker.started.iter().filter_map(|&handle| Some((handle, self.initiator.entries.get(handle)?)));
         let begun = begun.take(STARTED_LOOKS).find(|(_, e)| Class::of(e) == Class::Remote || goes_on(e));
         let begun = begun.map(|(handle, _)| handle);
         if let Some((lane, class)) = tracker.next_refused().filter(|_| tracker.own.is_empty()) {
             if begun.is_none() || tracker.starts_next {
                 let refused = tracker.lane(lane)?.refusals(class).packets.front()?;
-                let (entry, length) = reissued(&self.entries, tracker, refused)?;
+                let (entry, length) = reissued(&self.initiator.entries, session, refused)?;
                 let weight = weight(entry, length);
-                let goes = tracker.allowance > 0 || tracker.congestion.admits(u64::from(weight));
+                let goes = tracker.allowance > 0 || session.congestion.admits(u64::from(weight));
                 return goes.then_some(Pick::Reissue(lane, class));
             }
             return self.pick_begun(index, begun?);
         }
         #[cfg(feature = "plant")]
-        if self.config.plant == Some(super::Plant::HeadOfLine) && tracker.front_waits(&self.entries) {
+        if self.config.plant == Some(super::Plant::HeadOfLine) && tracker.front_waits(&self.initiator.entries) {
             return begun.and_then(|handle| self.pick_begun(index, handle));
         }
-        let next = tracker.next_command(&mut self.entries);
+        let next = tracker.next_command(&mut self.initiator.entries);
         let (Some(new), Some(handle)) = (next, begun) else {
             return match (next, begun) {
                 (Some(new), None) => {
-                    let length = packet_length(self.entries.get(new)?, tracker.mtu(), 0);
+                    let length = packet_length(self.initiator.entries.get(new)?, session.mtu.bytes(), 0);
                     self.admitted(index, new, length).then_some(Pick::New(new, 0, length))
                 }
                 (_, Some(handle)) => self.pick_begun(index, handle),
@@ -616,10 +625,10 @@ impl<M: Memory> Engine<M> {
             };
         };
         // One that needs a last packet gets it first.
-        let (fresh, entry) = (self.entries.get(new)?, self.entries.get(handle)?);
+        let (fresh, entry) = (self.initiator.entries.get(new)?, self.initiator.entries.get(handle)?);
         let rest = entry.wire_length() - entry.cut;
-        let ends = packet_length(entry, tracker.mtu(), entry.cut) == rest;
-        let begins = packet_length(fresh, tracker.mtu(), 0);
+        let ends = packet_length(entry, session.mtu.bytes(), entry.cut) == rest;
+        let begins = packet_length(fresh, session.mtu.bytes(), 0);
         let (starts_next, few) = (tracker.starts_next, tracker.started.len() < RESTS_TOGETHER);
         let waits = !among_short
             && (is_long(fresh, begins) && !is_long(entry, rest))
@@ -633,25 +642,25 @@ impl<M: Memory> Engine<M> {
 
     /// The next packet of a command that is begun.
     fn pick_begun(&self, index: u32, handle: u16) -> Option<Pick> {
-        let entry = self.entries.get(handle)?;
-        let length = packet_length(entry, self.trackers.get(index)?.mtu(), entry.cut);
+        let entry = self.initiator.entries.get(handle)?;
+        let length = packet_length(entry, self.tracker(index)?.1.mtu.bytes(), entry.cut);
         self.admitted(index, handle, length).then_some(Pick::New(handle, entry.cut, length))
     }
 
     fn admitted(&self, index: u32, handle: u16, length: u32) -> bool {
-        let Some(tracker) = self.trackers.get(index) else { return false };
-        self.entries.get(handle).is_some_and(|entry| {
+        let Some((tracker, session)) = self.tracker(index) else { return false };
+        self.initiator.entries.get(handle).is_some_and(|entry| {
             let weight = u64::from(weight(entry, length));
             match entry.is_read() && tracker.reads_wait {
-                true => tracker.congestion.admits_several(weight),
-                false => tracker.congestion.admits(weight),
+                true => session.congestion.admits_several(weight),
+                false => session.congestion.admits(weight),
             }
         })
     }
 
     /// Handle, offset and length of what was picked. A probe has no handle.
     fn measure(&self, index: u32, pick: Pick) -> Option<(u16, u32, u32)> {
-        let tracker = self.trackers.get(index)?;
+        let (tracker, session) = self.tracker(index)?;
         Some(match pick {
             Pick::Again(psn) => {
                 let sent = tracker.get(psn)?;
@@ -660,7 +669,7 @@ impl<M: Memory> Engine<M> {
             Pick::New(handle, offset, length) => (handle, offset, length),
             Pick::Reissue(lane, class) => {
                 let refused = tracker.lane(lane)?.refusals(class).packets.front()?;
-                (refused.handle, refused.offset, reissued(&self.entries, tracker, refused)?.1)
+                (refused.handle, refused.offset, reissued(&self.initiator.entries, session, refused)?.1)
             }
             Pick::Probe => (0, 0, 0),
         })
@@ -670,9 +679,9 @@ impl<M: Memory> Engine<M> {
     /// for in parts, and an atomic cannot be cut.
     fn withdraws(&self, index: u32, pick: Pick) -> bool {
         let Pick::Again(psn) = pick else { return false };
-        let Some(tracker) = self.trackers.get(index) else { return false };
-        let Some(sent) = tracker.get(psn).filter(|sent| sent.weight > tracker.mtu()) else { return false };
-        self.entries.get(sent.handle).is_some_and(|entry| !entry.is_read() && !entry.is_atomic())
+        let Some((tracker, session)) = self.tracker(index) else { return false };
+        let Some(sent) = tracker.get(psn).filter(|sent| sent.weight > session.mtu.bytes()) else { return false };
+        self.initiator.entries.get(sent.handle).is_some_and(|entry| !entry.is_read() && !entry.is_atomic())
     }
 
     /// Gives the packet its psn, notes that it is sent, and writes its headers. Returns their length.
@@ -682,12 +691,12 @@ impl<M: Memory> Engine<M> {
         }
         let (handle, offset, length) = self.measure(index, pick)?;
         let withdraws = self.withdraws(index, pick);
-        let epoch = self.epoch;
-        let tracker = self.trackers.get_mut(index)?;
-        let entry = self.entries.get_mut(handle)?;
+        let epoch = self.initiator.epoch;
+        let (tracker, session) = tracked(&mut self.initiator.trackers, &mut self.nodes, index)?;
+        let entry = self.initiator.entries.get_mut(handle)?;
         let weight = weight(entry, length);
         tracker.order += 1;
-        if tracker.congestion.in_flight() == 0 {
+        if session.congestion.in_flight() == 0 {
             tracker.timeout_from = now;
         }
         let psn = match pick {
@@ -727,7 +736,7 @@ impl<M: Memory> Engine<M> {
                 psn
             }
         };
-        tracker.congestion.sent(u64::from(weight));
+        session.congestion.sent(u64::from(weight));
         match pick {
             Pick::New(..) => {
                 let begun = entry.phase == Phase::Queued;
@@ -756,15 +765,15 @@ impl<M: Memory> Engine<M> {
             }
             _ => {}
         }
-        let room = packet_room(entry, tracker.mtu());
+        let room = packet_room(entry, session.mtu.bytes());
         let sent = tracker.get_mut(psn)?;
         sent.asked = sent.received + (sent.length - sent.received).min(room);
         let sent = *sent;
         tracker.unasked += 1;
         // One that was put aside and goes now may be the last as well.
         let tail = tracker.queue.is_empty() && tracker.own.is_empty() && tracker.started.is_empty();
-        let ends_long = entry.is_cut() && entry.command.length > tracker.mtu();
-        let fills = !tracker.congestion.admits(u64::from(weight));
+        let ends_long = entry.is_cut() && entry.command.length > session.mtu.bytes();
+        let fills = !session.congestion.admits(u64::from(weight));
         if entry.is_read() {
             tracker.reads_wait = fills;
         }
@@ -800,7 +809,7 @@ impl<M: Memory> Engine<M> {
     }
 
     fn encode_probe(&mut self, now: Time, index: u32, out: &mut [u8]) -> Option<usize> {
-        let tracker = self.trackers.get_mut(index)?;
+        let tracker = self.initiator.trackers.get_mut(index)?;
         tracker.probe_wanted = false;
         tracker.probe_count = tracker.probe_count.wrapping_add(1).max(1);
         tracker.probe_handle = tracker.probe_count;
@@ -817,11 +826,11 @@ impl<M: Memory> Engine<M> {
     /// Sends a PROBE that is as long as datagrams might be (P-8.9). Nothing waits for its answer.
     #[cold]
     fn transmit_mtu_probe(&mut self, now: Time, index: u32, transmit: &mut Transmit) -> bool {
-        let Some(tracker) = self.trackers.get_mut(index) else { return false };
+        let Some((tracker, session)) = self.tracker_mut(index) else { return false };
         tracker.mtu_probe_wanted = false;
         tracker.probe_count = tracker.probe_count.wrapping_add(1).max(1);
-        let length = tracker.path.send_probe(now, tracker.probe_count, now.micros() as u32) as usize;
-        transmit.to = tracker.peer;
+        let length = session.mtu.send_probe(now, tracker.probe_count, now.micros() as u32) as usize;
+        transmit.path = session.path;
         let mut packet = [0; HEADERS_MAX_BYTES];
         let Some(headers) = self.encode_last_probe(index, &mut packet) else { return false };
         self.pad(now, &mut packet, headers, length, transmit);
@@ -829,8 +838,8 @@ impl<M: Memory> Engine<M> {
     }
 
     fn encode_last_probe(&mut self, index: u32, out: &mut [u8]) -> Option<usize> {
-        let epoch = self.epoch;
-        let tracker = self.trackers.get(index)?;
+        let epoch = self.initiator.epoch;
+        let tracker = self.initiator.trackers.get(index)?;
         let reliability = Reliability {
             handle: tracker.probe_count,
             span: (tracker.next() - tracker.base) as u16,
@@ -844,8 +853,8 @@ impl<M: Memory> Engine<M> {
     }
 
     fn read_local(&self, handle: u16, offset: u32, into: &mut [u8]) -> Result<(), Fault> {
-        let Some(entry) = self.entries.get(handle) else { return Err(Fault::UnknownKey) };
-        read_local(&self.memory, entry.command.local, entry.command.offset + u64::from(offset), into)
+        let Some(entry) = self.initiator.entries.get(handle) else { return Err(Fault::UnknownKey) };
+        read_local(self.delivery.memory(), entry.command.local, entry.command.offset + u64::from(offset), into)
     }
 
     /// A local buffer cannot be read any more: its command fails.
@@ -855,9 +864,9 @@ impl<M: Memory> Engine<M> {
 }
 
 /// The command of a packet that is issued again, and as many bytes of it as the way now carries (P-7.15).
-fn reissued<'a>(entries: &'a Entries, tracker: &Tracker, packet: &Reissue) -> Option<(&'a Entry, u32)> {
+fn reissued<'a>(entries: &'a Entries, session: &Session, packet: &Reissue) -> Option<(&'a Entry, u32)> {
     let entry = entries.get(packet.handle)?;
-    Some((entry, packet.length.min(packet_room(entry, tracker.mtu()))))
+    Some((entry, packet.length.min(packet_room(entry, session.mtu.bytes()))))
 }
 
 /// What says that all is well so far.
@@ -868,22 +877,6 @@ fn acknowledgement(request: Request) -> Answer {
 /// Whether a target's psns are used up for now.
 fn is_full(tracker: &Tracker) -> bool {
     tracker.sent.len() >= tracker.window as usize || life_ends(tracker)
-}
-
-/// Copies from a local buffer.
-pub(super) fn read_local<M: Memory>(memory: &M, key: LocalKey, offset: u64, into: &mut [u8]) -> Result<(), Fault> {
-    let mut done = 0;
-    while done < into.len() {
-        let left = (into.len() - done) as u64;
-        let piece = memory.local(key, offset + done as u64, left)?.first(left);
-        if piece.length == 0 {
-            return Err(Fault::OutOfBounds);
-        }
-        let end = done + piece.length as usize;
-        memory.read(piece, into.get_mut(done..end).ok_or(Fault::OutOfBounds)?)?;
-        done = end;
-    }
-    Ok(())
 }
 
 /// Headers in front of the payload of a command's packets, session header included.

@@ -17,11 +17,11 @@ impl Compiler<'_> {
     pub(super) fn checksums(&self) -> Result<Vec<ChecksumTable>, DefinitionError> {
         let mut tables = Vec::new();
         for checksum in self.definition.checksums.as_deref().unwrap_or(&[]) {
-            for name in &checksum.ones {
+            for name in checksum.ones.iter().chain(checksum.first.as_ref().map(|first| &first.when)) {
                 let (_, _, field) = header_and_field(self.sources, &self.definition.headers, name)?;
                 if field.width > 64 {
                     let what = format!("the field `{}` has {} bits", name.value, field.width);
-                    return Err(self.sources.error(name.place, what, "only fields of up to 64 bits can count as ones"));
+                    return Err(self.sources.error(name.place, what, "only fields of up to 64 bits do here"));
                 }
             }
             self.is_final(&tables, checksum)?;
@@ -98,8 +98,14 @@ impl Compiler<'_> {
             let masks = (0u8..).zip(kept.iter().zip(set)).filter(|(_, (keep, set))| **keep != 0xff || *set != 0);
             let masks = masks.map(|(offset, (keep, set))| ByteMask { offset, keep: *keep, set }).collect();
             match own {
-                Some(field) => in_headers.push(SumRow { number: *number, place: SumPlace::Field(field), masks }),
-                None => trailers.push(SumRow { number: *number, place: SumPlace::Trailer(from_end), masks }),
+                Some(field) => {
+                    in_headers.push(SumRow { number: *number, place: SumPlace::Field(field), first: None, masks });
+                }
+                None => {
+                    let first = checksum.first.as_ref();
+                    let first = first.and_then(|first| Some((extract(&first.when)?, first.bytes)));
+                    trailers.push(SumRow { number: *number, place: SumPlace::Trailer(from_end), first, masks });
+                }
             }
             from_end -= table.trailer_bytes;
         }

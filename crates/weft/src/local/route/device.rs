@@ -1,7 +1,7 @@
 //! What a route does with memory of devices, its own or the target's, so that no byte passes through the host.
 
 use weft_core::command::{Command, Level, Operation};
-use weft_core::engine::Engine;
+use weft_core::delivery::Delivery;
 use weft_core::memory::Access;
 use weft_link::shm::Broken;
 use weft_mem::HostMemory;
@@ -18,31 +18,31 @@ impl Route {
     #[cold]
     pub(super) fn attempt_anywhere(
         &mut self,
-        engine: &mut Engine<HostMemory>,
+        delivery: &mut Delivery<HostMemory>,
         command: &Command,
         lane: Lane,
         methods: &Methods,
         statistics: &mut LocalStatistics,
     ) -> Result<Attempt, Broken> {
-        if let Some(attempt) = self.attempt_device(engine, command, lane, statistics)? {
+        if let Some(attempt) = self.attempt_device(delivery, command, lane, statistics)? {
             return Ok(attempt);
         }
-        if handle::is_on_device(engine.memory(), command)
-            && let Some(place) = engine.memory().local_place(command.local)
+        if handle::is_on_device(delivery.memory(), command)
+            && let Some(place) = delivery.memory().local_place(command.local)
         {
             self.channel.make_known(place.kind);
         }
         let direct = statistics.direct;
-        let attempt = self.attempt_plain(engine, command, lane, None, methods, statistics)?;
+        let attempt = self.attempt_plain(delivery, command, lane, None, methods, statistics)?;
         let goes = !matches!(attempt, Attempt::Full) && statistics.direct == direct;
-        statistics.staged += u64::from(goes && handle::is_on_device(engine.memory(), command));
+        statistics.staged += u64::from(goes && handle::is_on_device(delivery.memory(), command));
         Ok(attempt)
     }
 
     /// A command that devices can do without the host.
     fn attempt_device(
         &mut self,
-        engine: &mut Engine<HostMemory>,
+        delivery: &mut Delivery<HostMemory>,
         command: &Command,
         lane: Lane,
         statistics: &mut LocalStatistics,
@@ -50,23 +50,23 @@ impl Route {
         let length = command.length as usize;
         match command.operation {
             Operation::Write if lane == Lane::Transfers => {
-                return Ok(self.reach_device(engine, command, Access::REMOTE_WRITE, statistics));
+                return Ok(self.reach_device(delivery, command, Access::REMOTE_WRITE, statistics));
             }
             Operation::Read if lane == Lane::Transfers => {
-                return Ok(self.reach_device(engine, command, Access::REMOTE_READ, statistics));
+                return Ok(self.reach_device(delivery, command, Access::REMOTE_READ, statistics));
             }
             _ => {}
         }
         if !matches!(command.operation, Operation::Send | Operation::TaggedSend)
-            || !handle::is_on_device(engine.memory(), command)
+            || !handle::is_on_device(delivery.memory(), command)
         {
             return Ok(None);
         }
-        if let Some(reference) = self.told.refer(&self.channel, engine.memory(), command) {
+        if let Some(reference) = self.told.refer(&self.channel, delivery.memory(), command) {
             return self.offer_by_handle(command, reference, statistics).map(Some);
         }
         if (LOCAL_BOUNCE_MIN_BYTES..=LOCAL_BOUNCE_BYTES).contains(&length) && command.level != Level::Delivered {
-            return self.bounce(engine, command, statistics);
+            return self.bounce(delivery, command, statistics);
         }
         Ok(None)
     }
@@ -94,16 +94,16 @@ impl Route {
     /// A write or read in device memory of the target that this node may reach.
     fn reach_device(
         &mut self,
-        engine: &mut Engine<HostMemory>,
+        delivery: &mut Delivery<HostMemory>,
         command: &Command,
         access: Access,
         statistics: &mut LocalStatistics,
     ) -> Option<Attempt> {
         let (imported, at) = self.attachments.enter(&self.channel, command, access)?;
-        match handle::reach(engine.memory_mut(), command, &imported, at) {
+        match handle::reach(delivery.memory_mut(), command, &imported, at) {
             Reached::Done(result) => {
                 self.attachments.leave(&self.channel, command.key);
-                engine.report(command, result);
+                delivery.report(command, result);
             }
             Reached::Going(mut reaching) => {
                 reaching.token = self.waiting.insert(*command, State::Reaching);
@@ -120,11 +120,11 @@ impl Route {
     }
 
     /// Copies in the target's device memory that are done. True: there were some.
-    pub(super) fn serve_reaching(&mut self, engine: &mut Engine<HostMemory>) -> bool {
+    pub(super) fn serve_reaching(&mut self, delivery: &mut Delivery<HostMemory>) -> bool {
         let mut busy = false;
         let mut index = 0;
         while let Some(reaching) = self.reaching.get_mut(index) {
-            let Some(result) = reaching.poll(engine.memory_mut()) else {
+            let Some(result) = reaching.poll(delivery.memory_mut()) else {
                 index += 1;
                 continue;
             };
@@ -132,7 +132,7 @@ impl Route {
             self.reaching.swap_remove(index);
             self.attachments.leave(&self.channel, key);
             if let Some(waiting) = self.waiting.remove(token) {
-                engine.report(&waiting.command, result);
+                delivery.report(&waiting.command, result);
             }
             busy = true;
         }
@@ -147,14 +147,14 @@ impl Route {
     /// A message that goes by a bounce buffer, if there is one.
     fn bounce(
         &mut self,
-        engine: &mut Engine<HostMemory>,
+        delivery: &mut Delivery<HostMemory>,
         command: &Command,
         statistics: &mut LocalStatistics,
     ) -> Result<Option<Attempt>, Broken> {
         if !self.channel.messages().has_room(Reference::BYTES) {
             return Ok(Some(Attempt::Full));
         }
-        let Some(bounced) = self.bounces.take(&self.channel, engine.memory_mut(), command) else { return Ok(None) };
+        let Some(bounced) = self.bounces.take(&self.channel, delivery.memory_mut(), command) else { return Ok(None) };
         let flags = offer_flags(command) | record::TAKEN_OVER;
         let words = [command.address, command.immediate, 0, 0];
         let state = State::Bounced { slot: bounced.slot };

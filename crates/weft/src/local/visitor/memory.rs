@@ -1,8 +1,8 @@
 //! What a peer does to our memory: writes, reads, atomics.
 
 use weft_core::atomic::AtomicClass;
-use weft_core::engine::hall::Arrival;
-use weft_core::engine::{Engine, Touched};
+use weft_core::delivery::Envelope;
+use weft_core::delivery::{Delivery, Touched};
 use weft_core::limits::ATOMIC_MAX_BYTES;
 use weft_core::memory::{Access, Fault, Memory};
 use weft_link::limits::PAYLOAD_MAX_BYTES;
@@ -17,7 +17,7 @@ use crate::limits::{LOCAL_FRAGMENT_BYTES, LOCAL_QUESTIONS_MAX};
 impl Visitor {
     pub(super) fn write(
         &mut self,
-        engine: &mut Engine<HostMemory>,
+        delivery: &mut Delivery<HostMemory>,
         lane: Lane,
         record: &Record,
     ) -> Result<Outcome, Broken> {
@@ -35,7 +35,7 @@ impl Visitor {
         {
             return Err(Broken);
         }
-        let allowed = engine.memory().remote(write.key, write.address, u64::from(write.length), Access::REMOTE_WRITE);
+        let allowed = delivery.memory().remote(write.key, write.address, u64::from(write.length), Access::REMOTE_WRITE);
         if let Err(fault) = allowed {
             if !by_spans && part < write.length {
                 *self.incoming.of(lane) = Incoming::Skip { left: write.length - part };
@@ -48,7 +48,7 @@ impl Visitor {
         if self.transfers.len() >= LOCAL_QUESTIONS_MAX {
             return Ok(Outcome::NoRoom);
         }
-        if write.immediate.is_some() && !engine.reserve_remote_write(self.arrival.endpoint) {
+        if write.immediate.is_some() && !delivery.reserve_remote_write(self.arrival.endpoint) {
             return Ok(Outcome::Blocked);
         }
         if let Some(spans) = spans {
@@ -56,34 +56,34 @@ impl Visitor {
             return Ok(Outcome::Taken);
         }
         if write.length == 0 {
-            self.written(engine, &write, Ok(()))?;
+            self.written(delivery, &write, Ok(()))?;
             return Ok(Outcome::Taken);
         }
         *self.incoming.of(lane) = Incoming::Write { write, received: 0 };
-        self.more(engine, lane)
+        self.more(delivery, lane)
     }
 
     /// A write is complete, or has failed.
     pub(super) fn written(
         &mut self,
-        engine: &mut Engine<HostMemory>,
+        delivery: &mut Delivery<HostMemory>,
         write: &Write,
         result: Result<(), Fault>,
     ) -> Result<(), Broken> {
         // Nobody is told before the bytes are where they belong, in a device's memory too.
-        let result = result.and_then(|()| engine.memory_mut().settle());
+        let result = result.and_then(|()| delivery.memory_mut().settle());
         if result.is_ok() {
-            let arrival = Arrival { immediate: write.immediate, length: write.length, ..self.arrival };
-            engine.remote_write(&arrival, write.key);
+            let arrival = Envelope { immediate: write.immediate, length: write.length, ..self.arrival };
+            delivery.remote_write(&arrival, write.key);
         } else if write.immediate.is_some() {
-            engine.unreserve_remote_write(self.arrival.endpoint);
+            delivery.unreserve_remote_write(self.arrival.endpoint);
         }
         self.answer(write.token, result.map_err(record::failure_of))
     }
 
     pub(super) fn read(
         &mut self,
-        engine: &mut Engine<HostMemory>,
+        delivery: &mut Delivery<HostMemory>,
         lane: Lane,
         record: &Record,
     ) -> Result<Outcome, Broken> {
@@ -93,7 +93,7 @@ impl Visitor {
         if self.reads.len() + self.transfers.len() >= LOCAL_QUESTIONS_MAX {
             return Ok(Outcome::NoRoom);
         }
-        let allowed = engine.memory().remote(read.key, read.address, u64::from(length), Access::REMOTE_READ);
+        let allowed = delivery.memory().remote(read.key, read.address, u64::from(length), Access::REMOTE_READ);
         if let Err(fault) = allowed {
             self.answer(token, Err(record::failure_of(fault)))?;
             return Ok(Outcome::Taken);
@@ -101,7 +101,7 @@ impl Visitor {
         match spans {
             Some(spans) => self.transfers.push_back(Transfer { done: 0, what: Copying::Read(read, spans) }),
             None if length == 0 => {
-                engine.count_remote(self.arrival.endpoint, read.key, Touched::READ);
+                delivery.count_remote(self.arrival.endpoint, read.key, Touched::READ);
                 self.answer(token, Ok(()))?;
             }
             None => self.reads.push_back(read),
@@ -112,14 +112,14 @@ impl Visitor {
     /// Puts what is read into the ring, as far as there is room.
     pub(super) fn send_reads(
         &mut self,
-        engine: &mut Engine<HostMemory>,
+        delivery: &mut Delivery<HostMemory>,
         statistics: &mut LocalStatistics,
     ) -> Result<bool, Broken> {
         let mut moved = false;
         while self.answers.is_empty()
             && let Some(read) = self.reads.front_mut()
         {
-            let (memory, at) = (engine.memory(), read.address.wrapping_add(u64::from(read.sent)));
+            let (memory, at) = (delivery.memory(), read.address.wrapping_add(u64::from(read.sent)));
             let left = u64::from(read.length - read.sent);
             let of = memory.remote(read.key, at, left, Access::REMOTE_READ);
             let fragment = match of.and_then(|of| memory.place(of, Access::REMOTE_READ)) {
@@ -151,7 +151,7 @@ impl Visitor {
             if read.sent == read.length {
                 let key = read.key;
                 self.reads.pop_front();
-                engine.count_remote(self.arrival.endpoint, key, Touched::READ);
+                delivery.count_remote(self.arrival.endpoint, key, Touched::READ);
             }
         }
         Ok(moved)
@@ -159,7 +159,7 @@ impl Visitor {
 
     pub(super) fn atomic(
         &mut self,
-        engine: &mut Engine<HostMemory>,
+        delivery: &mut Delivery<HostMemory>,
         lane: Lane,
         record: &Record,
     ) -> Result<Outcome, Broken> {
@@ -192,7 +192,7 @@ impl Visitor {
                 AtomicClass::Compare => operands.split_at(operands.len() / 2),
                 _ => (&[] as &[u8], &*operands),
             };
-            let memory = engine.memory_mut();
+            let memory = delivery.memory_mut();
             let piece = memory.remote(record.words[3], record.words[0], element_bytes as u64, Access::REMOTE_ATOMIC)?;
             memory.atomic(piece, call, operands, compares, results)?;
             memory.settle()?;
@@ -200,7 +200,7 @@ impl Visitor {
         });
         match outcome {
             Ok(element_bytes) => {
-                engine.count_remote(self.arrival.endpoint, record.words[3], Touched::by_atomic(call, fetches));
+                delivery.count_remote(self.arrival.endpoint, record.words[3], Touched::by_atomic(call, fetches));
                 if !fetches {
                     self.answer(token, Ok(()))?;
                     return Ok(Outcome::Taken);

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use weft_core::engine::hall::Room;
-use weft_core::engine::{Engine, Touched};
+use weft_core::delivery::Destination;
+use weft_core::delivery::{Delivery, Touched};
 use weft_core::event::Failure;
 use weft_core::memory::{Access, Fault, Memory};
 use weft_link::shm::Broken;
@@ -19,7 +19,7 @@ impl Visitor {
     /// One piece of the oldest copy.
     pub(super) fn transfer(
         &mut self,
-        engine: &mut Engine<HostMemory>,
+        delivery: &mut Delivery<HostMemory>,
         statistics: &mut LocalStatistics,
     ) -> Result<(), Broken> {
         let Some(mut transfer) = self.transfers.pop_front() else { return Ok(()) };
@@ -29,10 +29,10 @@ impl Visitor {
             Copying::Offer(index, wanted) => match self.offers.get(*index) {
                 Some(Offer { id: Some(id), spans: Some(spans), length, .. }) if id == wanted => {
                     let part = (u64::from(*length) - done).min(LOCAL_ATTACH_BYTES);
-                    match engine.room(*id, done, part) {
-                        Ok(Room::Memory(memory, piece)) => attach::fetch(pid, spans, done, memory, &[piece]),
+                    match delivery.destination(*id, done, part) {
+                        Ok(Destination::Memory(memory, piece)) => attach::fetch(pid, spans, done, memory, &[piece]),
                         // Nobody wants it any more.
-                        Ok(Room::Bytes(_) | Room::Nowhere) => Ok((u64::from(*length) - done) as usize),
+                        Ok(Destination::Bytes(_) | Destination::Nowhere) => Ok((u64::from(*length) - done) as usize),
                         Err(fault) => Err(TransferError::Local(fault)),
                     }
                 }
@@ -41,7 +41,7 @@ impl Visitor {
             Copying::Write(write, spans) => {
                 let part = (u64::from(write.length) - done).min(LOCAL_ATTACH_BYTES);
                 let at = write.address.wrapping_add(done);
-                let memory = engine.memory_mut();
+                let memory = delivery.memory_mut();
                 match memory.remote(write.key, at, part, Access::REMOTE_WRITE) {
                     Ok(piece) => attach::fetch(pid, spans, done, memory, &[piece]),
                     Err(fault) => Err(TransferError::Local(fault)),
@@ -49,7 +49,7 @@ impl Visitor {
             }
             Copying::Read(read, spans) => {
                 let part = (u64::from(read.length) - done).min(LOCAL_ATTACH_BYTES);
-                let memory = engine.memory();
+                let memory = delivery.memory();
                 match memory.remote(read.key, read.address.wrapping_add(done), part, Access::REMOTE_READ) {
                     Ok(piece) => attach::store(pid, spans, done, memory, &[piece]),
                     Err(fault) => Err(TransferError::Local(fault)),
@@ -67,10 +67,10 @@ impl Visitor {
             return Ok(());
         }
         if matches!(copied, Err(TransferError::NotPermitted | TransferError::System(_))) {
-            return self.withdraw_attach(engine, transfer.what);
+            return self.withdraw_attach(delivery, transfer.what);
         }
         statistics.attached += u64::from(copied.is_ok());
-        let settled = engine.memory_mut().settle();
+        let settled = delivery.memory_mut().settle();
         let failed = copied.err().or_else(|| settled.err().map(TransferError::Local)).map(|error| match error {
             TransferError::Local(fault) => (fault, true),
             _ => (Fault::Failed, false),
@@ -84,13 +84,13 @@ impl Visitor {
                     Some((fault, true)) => (Err(local(fault)), Err(Failure::OperationFailed)),
                     Some((_, false)) => (Err(Failure::Aborted), Err(Failure::OperationFailed)),
                 };
-                engine.end_arrival(id, here);
+                delivery.end(id, here);
                 self.answer(token, there)
             }
-            Copying::Write(write, _) => self.written(engine, &write, failed.map_or(Ok(()), |(fault, _)| Err(fault))),
+            Copying::Write(write, _) => self.written(delivery, &write, failed.map_or(Ok(()), |(fault, _)| Err(fault))),
             Copying::Read(read, _) => {
                 if failed.is_none() {
-                    engine.count_remote(self.arrival.endpoint, read.key, Touched::READ);
+                    delivery.count_remote(self.arrival.endpoint, read.key, Touched::READ);
                 }
                 self.answer(read.token, failed.map_or(Ok(()), |(fault, _)| Err(record::failure_of(fault))))
             }
@@ -99,17 +99,17 @@ impl Visitor {
 
     /// The system lets us copy no more in the peer's memory, though it did (its process gave up its rights): the ring takes
     /// over, for what was under way too.
-    fn withdraw_attach(&mut self, engine: &mut Engine<HostMemory>, what: Copying) -> Result<(), Broken> {
+    fn withdraw_attach(&mut self, delivery: &mut Delivery<HostMemory>, what: Copying) -> Result<(), Broken> {
         self.channel.shared_word(WORD_CAN_ATTACH).store(0, Ordering::SeqCst);
         let token = match what {
             Copying::Offer(index, _) => {
                 let Some(offer) = self.offers.get_mut(index) else { return Ok(()) };
                 offer.spans = None;
-                return self.pull(engine, index);
+                return self.pull(delivery, index);
             }
             Copying::Write(write, _) => {
                 if write.immediate.is_some() {
-                    engine.unreserve_remote_write(self.arrival.endpoint);
+                    delivery.unreserve_remote_write(self.arrival.endpoint);
                 }
                 write.token
             }

@@ -2,13 +2,11 @@
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use core::net::SocketAddr;
 
-use super::congestion::Congestion;
-use super::entry::{Entries, Entry};
 use super::lane::{Aside, Class, Lane, Reissue, order};
-use super::path::PathMtu;
+use super::retransmit::{Entries, Entry};
 use crate::limits::{KEEP_ALIVE_US, LANES_KEPT, REORDER, WINDOW};
+use crate::session::Session;
 use crate::time::Time;
 
 /// How a packet stands.
@@ -46,8 +44,8 @@ pub(crate) struct Sent {
 /// A target with something in flight.
 #[derive(Debug)]
 pub(crate) struct Tracker {
-    pub(crate) peer: SocketAddr,
-    pub(crate) path: PathMtu,
+    /// Its place in the list of nodes.
+    pub(crate) node: u32,
     /// A PROBE that asks whether longer datagrams arrive is to be sent.
     pub(crate) mtu_probe_wanted: bool,
     /// 0: none yet.
@@ -90,7 +88,6 @@ pub(crate) struct Tracker {
     pub(crate) fetches: u32,
     /// Commands that wait for DONE.
     pub(crate) await_done: u32,
-    pub(crate) congestion: Congestion,
     /// Datagrams sent to this target.
     pub(crate) order: u64,
     /// The latest of them that is known to have arrived.
@@ -107,7 +104,7 @@ pub(crate) struct Tracker {
     /// When the last answer under the ticket came.
     pub(crate) heard: Time,
     /// When its host first said that nobody is there; 0 when it did not, or something was heard since.
-    pub(crate) absent: Time,
+    pub(crate) suspected: Time,
     /// First sending of the PROBE that is unanswered, and of the last one.
     pub(crate) probe: Option<(Time, u32)>,
     /// Handle of the last one, and of the last one of either kind (P-3.7).
@@ -136,10 +133,9 @@ pub(crate) struct Tracker {
 }
 
 impl Tracker {
-    pub(crate) fn new(peer: SocketAddr, path: PathMtu, base: u64, congestion: Congestion, now: Time) -> Tracker {
+    pub(crate) fn new(node: u32, base: u64, now: Time) -> Tracker {
         Tracker {
-            peer,
-            path,
+            node,
             mtu_probe_wanted: false,
             ticket: 0,
             ticket_psn: base,
@@ -162,7 +158,6 @@ impl Tracker {
             reads_wait: false,
             fetches: 0,
             await_done: 0,
-            congestion,
             order: 0,
             order_arrived: 0,
             lost: 0,
@@ -171,7 +166,7 @@ impl Tracker {
             timeout_from: now,
             answered: Time(0),
             heard: Time(0),
-            absent: Time(0),
+            suspected: Time(0),
             probe: None,
             probe_handle: 0,
             probe_count: 0,
@@ -188,12 +183,6 @@ impl Tracker {
             busy: false,
             busy_count: 0,
         }
-    }
-
-    /// Packets are cut for this.
-    #[inline]
-    pub(crate) fn mtu(&self) -> u32 {
-        self.path.bytes()
     }
 
     /// The psn to use next.
@@ -233,7 +222,7 @@ impl Tracker {
     }
 
     /// Marks a packet as settled and moves the base. Returns what it was.
-    pub(crate) fn settle(&mut self, psn: u64) -> Option<Sent> {
+    pub(crate) fn settle(&mut self, session: &mut Session, psn: u64) -> Option<Sent> {
         let sent = self.get_mut(psn)?;
         if sent.state == SentState::Settled {
             return None;
@@ -241,7 +230,7 @@ impl Tracker {
         let was = *sent;
         sent.state = SentState::Settled;
         match was.state {
-            SentState::InFlight => self.congestion.left(u64::from(was.weight)),
+            SentState::InFlight => session.congestion.left(u64::from(was.weight)),
             SentState::Lost => self.lost -= 1,
             SentState::Settled => {}
         }
@@ -258,33 +247,32 @@ impl Tracker {
     }
 
     /// Marks a packet to be sent again.
-    pub(crate) fn lose(&mut self, psn: u64) {
+    pub(crate) fn lose(&mut self, session: &mut Session, psn: u64) {
         let Some(sent) = self.get_mut(psn) else { return };
         if sent.state == SentState::InFlight {
             sent.state = SentState::Lost;
-            let weight = u64::from(sent.weight);
-            self.congestion.left(weight);
+            session.congestion.left(u64::from(sent.weight));
             self.lost += 1;
         }
     }
 
     /// Marks what is longer than the way now carries to be sent again.
-    pub(crate) fn lose_oversized(&mut self) {
-        let mtu = self.mtu();
+    pub(crate) fn lose_oversized(&mut self, session: &mut Session) {
+        let mtu = session.mtu.bytes();
         for at in 0..self.sent.len() as u64 {
             if self.get(self.base + at).is_some_and(|sent| sent.weight > mtu) {
-                self.lose(self.base + at);
+                self.lose(session, self.base + at);
             }
         }
     }
 
     /// Looks for packets that later ones have overtaken (P-7.11). True: some are lost.
-    pub(crate) fn detect_losses(&mut self, now: Time) -> bool {
+    pub(crate) fn detect_losses(&mut self, session: &mut Session, now: Time) -> bool {
         let Some(front) = self.sent.front() else { return false };
         if front.order >= self.order_arrived && front.state == SentState::InFlight {
             return false;
         }
-        let patience = self.congestion.reorder_us() * 1000;
+        let patience = session.congestion.reorder_us() * 1000;
         let arrived = self.order_arrived;
         let mut found = 0;
         for sent in &mut self.sent {
@@ -293,13 +281,13 @@ impl Tracker {
             }
             if sent.order + REORDER < arrived || now.since(sent.last_sent) > patience {
                 sent.state = SentState::Lost;
-                self.congestion.left(u64::from(sent.weight));
+                session.congestion.left(u64::from(sent.weight));
                 found += 1;
             }
         }
         self.lost += found;
         if found > 0 {
-            self.congestion.lost(now);
+            session.congestion.lost(now);
         }
         found > 0
     }

@@ -4,12 +4,12 @@
 //! other while it still waits for an acknowledgement, and its request would be executed again.
 
 use core::hash::BuildHasher;
-use core::net::{IpAddr, SocketAddr};
 
 use hashbrown::{HashMap, HashTable};
 
 use crate::hash::Keyed;
 use crate::limits::RETAIN_US;
+use crate::node::NodeId;
 use crate::time::Time;
 
 /// An idle life.
@@ -39,18 +39,11 @@ const _: () = assert!(RETAIN_US / AGE_UNIT_US < 100);
 pub(crate) struct Tombstones {
     v4: HashTable<Packed>,
     /// Peers that do not fit there, and tickets that do not.
-    v6: HashMap<SocketAddr, Tombstone, Keyed>,
+    v6: HashMap<NodeId, Tombstone, Keyed>,
     keyed: Keyed,
     first_ticket: u64,
     capacity: usize,
     next_sweep: Time,
-}
-
-fn v4_peer(peer: SocketAddr) -> Option<u64> {
-    match peer.ip() {
-        IpAddr::V4(ip) => Some(u64::from(u32::from(ip)) << 16 | u64::from(peer.port())),
-        IpAddr::V6(_) => None,
-    }
 }
 
 fn age_units(at: Time) -> u8 {
@@ -93,7 +86,7 @@ impl Tombstones {
 
     /// Bytes of the entries; tables are at least half full once they have grown.
     pub(crate) fn bytes(&self) -> usize {
-        self.v4.len() * size_of::<Packed>() + self.v6.len() * size_of::<(SocketAddr, Tombstone)>()
+        self.v4.len() * size_of::<Packed>() + self.v6.len() * size_of::<(NodeId, Tombstone)>()
     }
 
     /// Whether another can be kept.
@@ -102,14 +95,14 @@ impl Tombstones {
     }
 
     /// Keeps a life; the peer has none here. False: there is no room.
-    pub(crate) fn insert(&mut self, peer: SocketAddr, tombstone: Tombstone) -> bool {
+    pub(crate) fn insert(&mut self, peer: NodeId, tombstone: Tombstone) -> bool {
         if !self.has_room() {
             return false;
         }
         self.next_sweep = self.next_sweep.min(tombstone.last.plus_micros(RETAIN_US));
         // Tickets that do not fit any more are kept whole: a ticket cut short would be taken for an older one.
         let fits = tombstone.ticket.wrapping_sub(self.first_ticket) < 1 << TICKET_BITS;
-        let Some(key) = v4_peer(peer).filter(|_| fits) else {
+        let Some(key) = peer.packed().filter(|_| fits) else {
             self.v6.insert(peer, tombstone);
             return true;
         };
@@ -122,11 +115,11 @@ impl Tombstones {
     }
 
     /// The idle life of a peer.
-    pub(crate) fn get(&self, peer: SocketAddr, now: Time) -> Option<Tombstone> {
+    pub(crate) fn get(&self, peer: NodeId, now: Time) -> Option<Tombstone> {
         if self.len() == 0 {
             return None;
         }
-        let packed = v4_peer(peer).and_then(|key| self.v4.find(self.keyed.hash_one(key), |entry| entry.peer() == key));
+        let packed = peer.packed().and_then(|key| self.v4.find(self.keyed.hash_one(key), |entry| entry.peer() == key));
         match packed {
             Some(packed) => Some(packed.unpack(self.first_ticket, now)),
             None if self.v6.is_empty() => None,
@@ -135,11 +128,11 @@ impl Tombstones {
     }
 
     /// Takes the idle life of a peer out: it ends, or wakes up.
-    pub(crate) fn remove(&mut self, peer: SocketAddr) {
+    pub(crate) fn remove(&mut self, peer: NodeId) {
         if !self.v6.is_empty() {
             self.v6.remove(&peer);
         }
-        let Some(key) = v4_peer(peer) else { return };
+        let Some(key) = peer.packed() else { return };
         if let Ok(entry) = self.v4.find_entry(self.keyed.hash_one(key), |entry| entry.peer() == key) {
             entry.remove();
         }
@@ -179,22 +172,28 @@ impl Tombstones {
 
 #[cfg(test)]
 mod tests {
+    use core::net::SocketAddr;
+
     use super::*;
+
+    fn node(address: &str) -> NodeId {
+        NodeId::at(address.parse::<SocketAddr>().unwrap().into())
+    }
 
     #[test]
     fn entries_come_back_exactly_and_expire() {
         let mut stones = Tombstones::new(Keyed::new(3, 4), 1000, 3);
-        let peer: SocketAddr = "10.0.0.1:9".parse().unwrap();
-        let six: SocketAddr = "[::1]:9".parse().unwrap();
+        let peer = node("10.0.0.1:9");
+        let six = node("[::1]:9");
         let at = Time::from_micros(500_000_000);
         let stone = Tombstone { ticket: 1234, floor: 0xffff_fff0, last: at };
         assert!(stones.insert(peer, stone) && stones.insert(six, stone));
         let found = stones.get(peer, at).unwrap();
         assert_eq!((found.ticket, found.floor), (1234, 0xffff_fff0));
         assert!(found.last >= at, "an entry is never older than it is");
-        assert_eq!(stones.get("10.0.0.1:8".parse().unwrap(), at), None);
-        assert!(stones.insert("10.0.0.2:1".parse().unwrap(), stone) && !stones.insert(peer, stone));
-        assert_eq!(stones.bytes(), 32 + size_of::<(SocketAddr, Tombstone)>());
+        assert_eq!(stones.get(node("10.0.0.1:8"), at), None);
+        assert!(stones.insert(node("10.0.0.2:1"), stone) && !stones.insert(peer, stone));
+        assert_eq!(stones.bytes(), 32 + size_of::<(NodeId, Tombstone)>());
         assert_eq!(stones.sweep(at.plus_micros(RETAIN_US - 1)), None);
         assert_eq!(stones.len(), 3);
         stones.sweep(at.plus_micros(RETAIN_US));
@@ -205,7 +204,7 @@ mod tests {
     #[test]
     fn tickets_are_never_cut_short() {
         let mut stones = Tombstones::new(Keyed::new(3, 4), 1000, 2);
-        let peer: SocketAddr = "10.0.0.1:9".parse().unwrap();
+        let peer = node("10.0.0.1:9");
         let at = Time::from_micros(500_000_000);
         for ticket in [1000 + (1 << TICKET_BITS) - 1, 1000 + (1 << TICKET_BITS), 1007 + (1 << 50)] {
             assert!(stones.insert(peer, Tombstone { ticket, floor: 3, last: at }));

@@ -1,6 +1,13 @@
 //! Messages that wait: looked at, claimed for later, or thrown away before there is a buffer for them.
 
-use super::*;
+use super::matched::RecvTarget;
+use super::receive::{Body, UnexpectedMessage};
+use super::{Delivery, Envelope, Freed};
+use crate::address::{Address, PeerId, SourceId};
+use crate::command::{EndpointId, PostError, Receive};
+use crate::delivery::matching::{PostedId, UnexpectedId};
+use crate::event::{Completion, CompletionFlags, CompletionKind};
+use crate::memory::{LocalKey, Memory};
 
 /// Names a message that was claimed. Once it is received or discarded the id leads nowhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -36,7 +43,7 @@ pub struct Peeked {
 
 /// A message that was claimed.
 #[derive(Debug)]
-pub(in crate::engine) struct Claim {
+pub(super) struct Claim {
     message: UnexpectedMessage,
     /// Tells it from others that had its place.
     stamp: u32,
@@ -46,7 +53,7 @@ pub(in crate::engine) struct Claim {
 
 /// Where a message that is still arriving waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::engine) enum Kept {
+pub(super) enum UnexpectedRef {
     /// Among the unexpected ones of its endpoint.
     Listed(UnexpectedId),
     /// Among the claims.
@@ -67,10 +74,10 @@ impl ClaimId {
     }
 }
 
-impl<M: Memory> Engine<M> {
+impl<M: Memory> Delivery<M> {
     /// Finds the first waiting message that a receive would take. Buffer, context and what else the receive names do not
     /// matter. `None`: there is none yet.
-    pub fn peek(&mut self, now: Time, receive: &Receive, peek: Peek) -> Result<Option<Peeked>, PostError> {
+    pub fn peek(&mut self, receive: &Receive, peek: Peek) -> Result<Option<Peeked>, PostError> {
         let source = self.source_wanted(receive)?;
         let Some(found) = self.find_unexpected(receive, source) else { return Ok(None) };
         if peek == Peek::Claim && self.claims.len() >= self.config.unexpected_max {
@@ -86,8 +93,8 @@ impl<M: Memory> Engine<M> {
                 let (_, unexpected) =
                     self.lists_of(receive.endpoint, receive.tagged).ok_or(PostError::NoSuchEndpoint)?;
                 if let Some(message) = unexpected.remove(found) {
-                    self.discard_message(now, message);
-                    self.grant_credits_of(receive.endpoint);
+                    self.discard_message(message);
+                    self.note_freed(Freed::Receives(receive.endpoint));
                 }
             }
         }
@@ -102,39 +109,36 @@ impl<M: Memory> Engine<M> {
     }
 
     /// Takes a buffer for a message that was claimed. It completes as a receive that the message matched.
-    pub fn receive_claimed(&mut self, now: Time, claim: ClaimId, receive: &Receive) -> Result<(), PostError> {
+    pub fn receive_claimed(&mut self, claim: ClaimId, receive: &Receive) -> Result<(), PostError> {
         let envelope = self.claimed(receive.endpoint, claim)?.message.envelope;
         if receive.multi.is_some() || receive.announce {
             return Err(PostError::NotSupported);
         }
         self.check_local(receive.local, receive.offset, receive.length)?;
-        let queue = self.endpoint(envelope.endpoint).and_then(|endpoint| endpoint.bindings.receive_queue);
-        if !self.entries.has_room(2) {
-            return Err(PostError::QueueFull);
-        }
-        if !self.reserve(queue) {
+        let queue = self.receive_queue_of(envelope.endpoint);
+        if !self.events.reserve(queue) {
             return Err(PostError::CompletionQueueFull);
         }
         match self.claims.remove(claim.index()) {
             Some(claim) => {
-                let mut landing = Landing::of(receive);
+                let mut target = RecvTarget::of(receive);
                 if claim.announced {
-                    landing.flags = CompletionFlags::ANNOUNCED;
+                    target.flags = CompletionFlags::ANNOUNCED;
                 }
-                self.give(now, claim.message, landing);
+                self.give(claim.message, target);
             }
             None => self.unreserve(queue),
         }
-        self.grant_credits_of(receive.endpoint);
+        self.note_freed(Freed::Receives(receive.endpoint));
         Ok(())
     }
 
     /// Throws a message away that was claimed. Its sender hears that it was delivered.
-    pub fn discard_claimed(&mut self, now: Time, endpoint: EndpointId, claim: ClaimId) -> Result<(), PostError> {
+    pub fn discard_claimed(&mut self, endpoint: EndpointId, claim: ClaimId) -> Result<(), PostError> {
         self.claimed(endpoint, claim)?;
         if let Some(claim) = self.claims.remove(claim.index()) {
-            self.discard_message(now, claim.message);
-            self.grant_credits_of(endpoint);
+            self.discard_message(claim.message);
+            self.note_freed(Freed::Receives(endpoint));
         }
         Ok(())
     }
@@ -149,17 +153,11 @@ impl<M: Memory> Engine<M> {
     pub(super) fn claim(&mut self, envelope: &Envelope, id: UnexpectedId) -> Option<ClaimId> {
         let message = self.lists_of(envelope.endpoint, envelope.tagged)?.1.remove(id)?;
         self.claim_stamp = self.claim_stamp.wrapping_add(1);
-        let (partial, arriving) = match message.body {
-            Body::Partial(transaction) => (Some(transaction), None),
-            Body::Arriving(index) => (None, Some(index)),
-            Body::Whole(_) | Body::Rendezvous { .. } | Body::Lost => (None, None),
+        let arriving = match message.body {
+            Body::Arriving(index) => Some(index),
+            Body::Whole(_) | Body::Lost => None,
         };
         let index = self.claims.insert(Claim { message, stamp: self.claim_stamp, announced: false });
-        if let Some(message) = partial.and_then(|transaction| self.messages.get_mut(&transaction))
-            && let Place::Unexpected { id, .. } = &mut message.place
-        {
-            *id = Kept::Claimed(index);
-        }
         if let Some(arriving) = arriving {
             self.arriving_was_claimed(arriving, index);
         }
@@ -168,14 +166,14 @@ impl<M: Memory> Engine<M> {
 
     /// A message has matched a receive that takes no bytes. `kept`: where it waits; `None`: there was no room for it, and
     /// the receive stays. A place in the queue is reserved.
-    pub(in crate::engine) fn announce(&mut self, envelope: &Envelope, posted: PostedId, kept: Option<UnexpectedId>) {
+    pub(super) fn announce(&mut self, envelope: &Envelope, posted: PostedId, kept: Option<UnexpectedId>) {
         let claim = kept.and_then(|id| self.claim(envelope, id));
         let lists = self.lists_of(envelope.endpoint, envelope.tagged);
         let receive = lists.filter(|_| claim.is_some()).and_then(|(list, _)| list.remove(posted));
         match (claim, receive) {
             (Some(claim), Some(posted)) => self.tell_announced(envelope, &posted.receive, claim),
             _ => {
-                let queue = self.endpoint(envelope.endpoint).and_then(|endpoint| endpoint.bindings.receive_queue);
+                let queue = self.receive_queue_of(envelope.endpoint);
                 self.unreserve(queue);
             }
         }
@@ -186,12 +184,14 @@ impl<M: Memory> Engine<M> {
         if receive.multi.is_some() {
             return Err(PostError::NotSupported);
         }
-        let Some(found) = self.find_unexpected(receive, source) else { return self.enlist(receive, source, None) };
+        let Some(found) = self.find_unexpected(receive, source) else {
+            return self.list_receive(receive, source, None);
+        };
         let queue = self.queue_of_unexpected(receive, found);
         if self.claims.len() >= self.config.unexpected_max {
             return Err(PostError::QueueFull);
         }
-        if !self.reserve(queue) {
+        if !self.events.reserve(queue) {
             return Err(PostError::CompletionQueueFull);
         }
         let (_, unexpected) = self.lists_of(receive.endpoint, receive.tagged).ok_or(PostError::NoSuchEndpoint)?;
@@ -207,7 +207,7 @@ impl<M: Memory> Engine<M> {
         if let Some(claim) = self.claims.get_mut(claim.index()) {
             claim.announced = true;
         }
-        let queue = self.endpoint(envelope.endpoint).and_then(|endpoint| endpoint.bindings.receive_queue);
+        let queue = self.receive_queue_of(envelope.endpoint);
         let completion = Completion {
             context: receive.context,
             kind: if envelope.tagged { CompletionKind::TaggedAnnounced } else { CompletionKind::Announced },
@@ -223,29 +223,30 @@ impl<M: Memory> Engine<M> {
             offset: claim.0,
         };
         if queue.is_some() {
-            self.push(queue, completion);
+            self.events.push(queue, &completion);
         } else {
             self.release_local(receive.local);
         }
     }
 
     /// A message that waits and is still arriving.
-    pub(in crate::engine) fn kept_mut(&mut self, envelope: &Envelope, kept: Kept) -> Option<&mut UnexpectedMessage> {
-        match kept {
-            Kept::Listed(id) => self.lists_of(envelope.endpoint, envelope.tagged)?.1.get_mut(id),
-            Kept::Claimed(index) => self.claims.get_mut(index).map(|claim| &mut claim.message),
+    pub(super) fn unexpected_mut(&mut self, envelope: &Envelope, at: UnexpectedRef) -> Option<&mut UnexpectedMessage> {
+        match at {
+            UnexpectedRef::Listed(id) => self.lists_of(envelope.endpoint, envelope.tagged)?.1.get_mut(id),
+            UnexpectedRef::Claimed(index) => self.claims.get_mut(index).map(|claim| &mut claim.message),
         }
     }
 
     /// A message that was still arriving does not come. Who has claimed it is told when he asks for it.
-    pub(in crate::engine) fn forget_unexpected(&mut self, envelope: &Envelope, kept: Kept) {
-        match kept {
-            Kept::Listed(id) => {
+    pub(super) fn forget_unexpected(&mut self, envelope: &Envelope, at: UnexpectedRef) {
+        match at {
+            UnexpectedRef::Listed(id) => {
                 if let Some((_, unexpected)) = self.lists_of(envelope.endpoint, envelope.tagged) {
                     unexpected.remove(id);
                 }
+                self.note_freed(Freed::Shared);
             }
-            Kept::Claimed(index) => {
+            UnexpectedRef::Claimed(index) => {
                 if let Some(claim) = self.claims.get_mut(index) {
                     claim.message.body = Body::Lost;
                 }
@@ -254,47 +255,31 @@ impl<M: Memory> Engine<M> {
     }
 
     /// Nobody will have a message; its sender need not know.
-    fn discard_message(&mut self, now: Time, message: UnexpectedMessage) {
-        let envelope = message.envelope;
+    fn discard_message(&mut self, message: UnexpectedMessage) {
         match message.body {
             Body::Whole(bytes) => self.recycle(bytes),
-            Body::Partial(transaction) => {
-                let Some(arriving) = self.messages.get_mut(&transaction) else { return };
-                if let Place::Unexpected { bytes, .. } = core::mem::replace(&mut arriving.place, Place::Discard) {
-                    self.recycle(bytes);
-                }
-            }
             Body::Arriving(index) => self.discard_arriving(index),
-            Body::Rendezvous { key, .. } => {
-                self.offers.remove(&(envelope.source_id, key));
-                self.send_done(now, &envelope, key, u64::from(envelope.length));
-            }
             Body::Lost => {}
         }
     }
 
     /// Claims that end with their endpoint. What is arriving for them has ended.
-    pub(super) fn close_claims(&mut self, now: Time, ends: &impl Fn(&Envelope) -> bool) {
+    pub(super) fn close_claims(&mut self, ends: &impl Fn(&Envelope) -> bool) {
         let mut from = 0;
         while let Some(index) = self.claims.next_from(from) {
             from = index + 1;
             if self.claims.get(index).is_some_and(|claim| ends(&claim.message.envelope))
                 && let Some(claim) = self.claims.remove(index)
             {
-                self.drop_message(now, claim.message);
+                self.drop_message(claim.message);
             }
         }
     }
 
-    /// A message that waits ends with its endpoint.
-    pub(super) fn drop_message(&mut self, now: Time, message: UnexpectedMessage) {
-        match message.body {
-            Body::Whole(bytes) => self.recycle(bytes),
-            Body::Partial(_) | Body::Arriving(_) | Body::Lost => {}
-            Body::Rendezvous { key, .. } => {
-                self.offers.remove(&(message.envelope.source_id, key));
-                self.send_done(now, &message.envelope, key, NOT_TAKEN);
-            }
+    /// A message that waits ends with its endpoint. What is arriving has ended.
+    pub(super) fn drop_message(&mut self, message: UnexpectedMessage) {
+        if let Body::Whole(bytes) = message.body {
+            self.recycle(bytes);
         }
     }
 }

@@ -1,14 +1,13 @@
 //! Reliability whose state follows the traffic (section 7 of `docs/protocol.md`).
 //!
-//! At the initiator a [`tracker`] exists for each target with something in flight, and an [`entry`] for each command under
-//! way; a [`lane`] of the tracker has those of one pair of endpoints. At the target a [`life`] exists for each peer with requests under way, and a [`tombstone`] of 16 bytes for those
-//! that were heard of lately.
+//! At the initiator a [`tracker`] exists for each target with something in flight, and a [`retransmit`] entry for each
+//! command under way; a [`lane`] of the tracker has those of one pair of endpoints. At the target an [`rx_flow`] exists for
+//! each initiator with requests under way, with a [`replay`] cache, and a [`tombstone`] of 16 bytes for those that were heard of lately.
 
-pub(crate) mod congestion;
-pub(crate) mod entry;
 pub(crate) mod lane;
-pub(crate) mod life;
-pub(crate) mod path;
+pub(crate) mod replay;
+pub(crate) mod retransmit;
+pub(crate) mod rx_flow;
 pub(crate) mod tombstone;
 pub(crate) mod tracker;
 

@@ -20,7 +20,7 @@
 //! ```
 //! use weft_core::address::SourceId;
 //! use weft_core::hash::Keyed;
-//! use weft_core::matching::{Posted, Unexpected};
+//! use weft_core::delivery::matching::{Posted, Unexpected};
 //!
 //! let (alice, bob) = (SourceId(1), SourceId(2));
 //! let mut posted = Posted::new(Keyed::new(3, 4), 1024);
@@ -41,7 +41,7 @@
 //! unexpected.push(alice, 8, "world")?;
 //! let id = unexpected.first(None, 0, u64::MAX).expect("a message");
 //! assert_eq!(unexpected.remove(id), Some("hello"));
-//! # Ok::<(), weft_core::matching::Full>(())
+//! # Ok::<(), weft_core::delivery::matching::Full>(())
 //! ```
 
 mod index;

@@ -1,12 +1,14 @@
 //! The target's side of a flow while requests are under way (P-7.2): which psns were executed, and what is owed to the peer.
 
-use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use core::net::SocketAddr;
 
 use super::before;
+use super::replay::ReplayCache;
 use crate::limits::{GIVEN_UP_MAX, RETAIN_US, STREAMS_MAX, WINDOW};
+use crate::node::NodeId;
 use crate::packet::{Status, UNORDERED};
+use crate::session::Path;
+use crate::session::verified::Verified;
 use crate::time::Time;
 
 const WORDS: usize = (WINDOW / 64) as usize;
@@ -41,7 +43,8 @@ pub(crate) enum Arrival {
 /// The request that an answer names (P-3.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Request {
-    pub(crate) from: SocketAddr,
+    /// The way it came, and its answer goes.
+    pub(crate) path: Path,
     pub(crate) handle: u16,
     pub(crate) psn: u32,
     pub(crate) ticket: u64,
@@ -56,6 +59,14 @@ pub(crate) struct Request {
     pub(crate) arrival: Time,
     /// It was sent before: perhaps its answer did not arrive.
     pub(crate) again: bool,
+}
+
+impl Request {
+    /// Who sent it.
+    #[inline]
+    pub(crate) fn node(&self) -> NodeId {
+        NodeId::at(self.path)
+    }
 }
 
 /// An acknowledgement that may wait for company (P-7.8).
@@ -89,17 +100,9 @@ pub(crate) struct Held {
     /// The message that must come before.
     pub(crate) earlier: u32,
     pub(crate) until: Time,
-    pub(crate) packet: Vec<u8>,
+    pub(crate) packet: Verified<Vec<u8>>,
     pub(crate) timestamp: u32,
     pub(crate) arrival: Time,
-}
-
-/// A result that may be asked for again (P-7.2).
-#[derive(Debug)]
-pub(crate) struct Replay {
-    pub(crate) psn: u32,
-    pub(crate) number: u32,
-    pub(crate) result: Vec<u8>,
 }
 
 /// A message of several packets that was refused for good: its other packets must not be taken for another message.
@@ -119,7 +122,8 @@ pub(crate) struct RefusedMessage {
 /// One peer with requests under way.
 #[derive(Debug)]
 pub(crate) struct Life {
-    pub(crate) peer: SocketAddr,
+    /// Its place in the list of nodes.
+    pub(crate) node: u32,
     pub(crate) ticket: u64,
     base: u32,
     floor: u32,
@@ -127,14 +131,12 @@ pub(crate) struct Life {
     /// Ring of bits, psn modulo WINDOW, for psns from the floor on.
     accepted: [u64; WORDS],
     marks: Vec<(u32, Mark)>,
-    pub(crate) replay: VecDeque<Replay>,
+    pub(crate) replay: ReplayCache,
     pub(crate) streams: Vec<Stream>,
     refused: Vec<RefusedMessage>,
     pub(crate) held: Vec<Held>,
     pub(crate) held_bytes: usize,
     pub(crate) ack: Option<PendingAck>,
-    /// ECN marks that came from this peer.
-    pub(crate) ecn_marks: u16,
     /// When the last packet was processed.
     pub(crate) last: Time,
     /// Messages that are partly here.
@@ -148,22 +150,21 @@ fn place(psn: u32) -> (usize, u64) {
 
 impl Life {
     /// A life that begins at `base`.
-    pub(crate) fn new(peer: SocketAddr, ticket: u64, base: u32, floor: u32, now: Time) -> Life {
+    pub(crate) fn new(node: u32, ticket: u64, base: u32, floor: u32, now: Time) -> Life {
         Life {
-            peer,
+            node,
             ticket,
             base,
             floor,
             highest: floor.wrapping_sub(1),
             accepted: [0; WORDS],
             marks: Vec::new(),
-            replay: VecDeque::new(),
+            replay: ReplayCache::default(),
             streams: Vec::new(),
             refused: Vec::new(),
             held: Vec::new(),
             held_bytes: 0,
             ack: None,
-            ecn_marks: 0,
             last: now,
             messages: 0,
         }
@@ -198,7 +199,7 @@ impl Life {
         if before(psn, self.base) {
             return Arrival::Settled;
         }
-        if self.replay.iter().any(|replay| replay.psn == psn) {
+        if self.replay.find(psn).is_some() {
             return Arrival::Replay;
         }
         let distance = psn.wrapping_sub(self.floor);
@@ -235,18 +236,12 @@ impl Life {
         }
         self.marks.retain(|(psn, _)| !before(*psn, base));
         self.refused.retain(|refused| refused.untold_until.is_some() || before(base, refused.end));
-        while self.replay.front().is_some_and(|replay| before(replay.psn, base)) {
-            self.replay.pop_front();
-        }
-        // Psns of one life are executed in any order, so the cache is not quite sorted.
-        if self.replay.iter().any(|replay| before(replay.psn, base)) {
-            self.replay.retain(|replay| !before(replay.psn, base));
-        }
+        self.replay.settle(base);
         let held_bytes = &mut self.held_bytes;
         self.held.retain(|held| {
             let keep = !before(held.psn, base);
             if !keep {
-                *held_bytes = held_bytes.saturating_sub(held.packet.len());
+                *held_bytes = held_bytes.saturating_sub(held.packet.bytes().len());
             }
             keep
         });
@@ -426,8 +421,8 @@ impl Life {
             + self.marks.capacity() * size_of::<(u32, Mark)>()
             + self.streams.capacity() * size_of::<Stream>()
             + self.refused.capacity() * size_of::<RefusedMessage>()
-            + self.replay.iter().map(|replay| replay.result.len() + size_of::<Replay>()).sum::<usize>()
-            + self.held.iter().map(|held| held.packet.len() + size_of::<Held>()).sum::<usize>()
+            + self.replay.bytes()
+            + self.held.iter().map(|held| held.packet.bytes().len() + size_of::<Held>()).sum::<usize>()
     }
 }
 
@@ -438,7 +433,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     fn life(base: u32) -> Life {
-        Life::new("10.0.0.1:1".parse().unwrap(), 7, base, base, Time(0))
+        Life::new(0, 7, base, base, Time(0))
     }
 
     #[test]

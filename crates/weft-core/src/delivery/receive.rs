@@ -1,23 +1,140 @@
 //! Receives: posted, matched, cancelled; multi-receive buffers.
 
-use super::*;
+use alloc::vec::Vec;
 
-impl<M: Memory> Engine<M> {
-    /// Takes a buffer for messages. A message that waits is taken at once.
-    #[inline]
-    pub fn post_receive(&mut self, now: Time, receive: &Receive) -> Result<(), PostError> {
-        let length = self.memory.local_length(receive.local).unwrap_or(0);
-        if self.enlist_simply(receive, length) { Ok(()) } else { self.post_receive_anyhow(now, *receive) }
+use super::endpoint::{EndpointKind, lists};
+use super::matched::{RecvTarget, write_local};
+use super::{Delivery, Envelope, Freed};
+use crate::address::SourceId;
+use crate::command::{EndpointId, PostError, Receive};
+use crate::delivery::matching::UnexpectedId;
+use crate::event::{Completion, CompletionFlags, CompletionKind, Failure, QueueId};
+use crate::memory::{LocalKey, Memory};
+
+/// A receive in the list of its endpoint.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PostedReceive {
+    pub(super) receive: Receive,
+    /// Of multi-receive: what its messages share.
+    pub(super) multi: Option<u32>,
+    /// Nothing about it is special.
+    plain: bool,
+}
+
+impl PostedReceive {
+    #[inline(always)]
+    fn new(receive: &Receive, multi: Option<u32>) -> PostedReceive {
+        let plain = multi.is_none() && receive.counter.is_none() && !(receive.silent || receive.announce);
+        PostedReceive { receive: *receive, multi, plain }
     }
 
-    /// The usual case of [`Engine::post_receive`], step by step in one place: no message waits for it, nor does a sender, so
+    /// Buffer, offset and context, if a message of this length fits and nothing about the receive is special.
+    #[inline]
+    pub(super) fn simple(&self, length: u32) -> Option<(LocalKey, u64, u64)> {
+        let receive = &self.receive;
+        let fits = u64::from(length) <= receive.length;
+        (self.plain && fits).then_some((receive.local, receive.offset, receive.context))
+    }
+}
+
+/// A multi-receive buffer.
+#[derive(Debug)]
+pub(super) struct MultiReceive {
+    pub(super) receive: Receive,
+    pub(super) used: u64,
+    /// Messages on their way into it.
+    pub(super) pending: u32,
+    /// Takes no more.
+    pub(super) retired: bool,
+    /// Those messages, in the order in which they matched.
+    messages: Vec<BufferedMessage>,
+    /// Messages that have matched.
+    turn: u32,
+}
+
+/// A message on its way into a multi-receive buffer. Programs that take messages one behind the other expect those of one
+/// source in order: one that is complete is not reported before an earlier one of its source.
+#[derive(Debug)]
+struct BufferedMessage {
+    turn: u32,
+    source: SourceId,
+    ended: Option<(Envelope, RecvTarget, Result<(), Failure>)>,
+}
+
+impl MultiReceive {
+    fn new(receive: &Receive) -> MultiReceive {
+        MultiReceive { receive: *receive, used: 0, pending: 0, retired: false, messages: Vec::new(), turn: 0 }
+    }
+
+    /// The place for a message of this length, which is taken.
+    pub(super) fn add(&mut self, index: u32, source: SourceId, length: u64, room: u64) -> RecvTarget {
+        self.turn = self.turn.wrapping_add(1);
+        self.messages.push(BufferedMessage { turn: self.turn, source, ended: None });
+        let target = RecvTarget {
+            offset: self.receive.offset + self.used,
+            room: room - self.used,
+            multi: Some(index),
+            turn: self.turn,
+            ..RecvTarget::of(&self.receive)
+        };
+        self.used = (self.used + length).min(room);
+        self.pending += 1;
+        target
+    }
+
+    /// The last message that was added is not, after all.
+    fn remove_last(&mut self, used: u64) {
+        self.messages.pop();
+        (self.pending, self.used, self.retired) = (self.pending - 1, used, false);
+    }
+
+    /// A message is complete, or will not be.
+    pub(super) fn end(&mut self, envelope: &Envelope, target: &RecvTarget, result: Result<(), Failure>) {
+        if let Some(message) = self.messages.iter_mut().find(|message| message.turn == target.turn) {
+            message.ended = Some((*envelope, *target, result));
+        }
+    }
+
+    /// The next message of a source that can be reported.
+    pub(super) fn next_ended(&mut self, source: SourceId) -> Option<(Envelope, RecvTarget, Result<(), Failure>)> {
+        let at = self.messages.iter().position(|message| message.source == source)?;
+        self.messages.get(at)?.ended.as_ref()?;
+        self.messages.remove(at).ended
+    }
+}
+
+/// A message that came before its receive.
+#[derive(Debug)]
+pub(super) struct UnexpectedMessage {
+    pub(super) envelope: Envelope,
+    pub(super) body: Body,
+}
+
+#[derive(Debug)]
+pub(super) enum Body {
+    Whole(Vec<u8>),
+    /// Still arriving, or waits at its sender.
+    Arriving(u32),
+    /// Was claimed while it arrived, and did not come.
+    Lost,
+}
+
+impl<M: Memory> Delivery<M> {
+    /// Takes a buffer for messages. A message that waits is taken at once.
+    #[inline]
+    pub fn post_receive(&mut self, receive: &Receive) -> Result<(), PostError> {
+        let length = self.memory.local_length(receive.local).unwrap_or(0);
+        if self.post_receive_fast(receive, length) { Ok(()) } else { self.post_receive_slow(*receive) }
+    }
+
+    /// The usual case of [`Delivery::post_receive`], step by step in one place: no message waits for it, nor does a sender, so
     /// that it needs no time. `length` is that of the local buffer. False: it is another case, or wrong, and nothing was
     /// changed.
     #[inline(always)]
-    pub fn enlist_simply(&mut self, receive: &Receive, length: u64) -> bool {
+    pub fn post_receive_fast(&mut self, receive: &Receive, length: u64) -> bool {
         let special = receive.multi.is_some() || receive.counter.is_some() || receive.announce;
         let inside = receive.offset.checked_add(receive.length).is_some_and(|end| end <= length);
-        if special || self.credits_owed || !inside {
+        if special || self.watches_room || !inside {
             return false;
         }
         let source = match receive.source {
@@ -27,8 +144,8 @@ impl<M: Memory> Engine<M> {
                 source => source,
             },
         };
-        let Some(Some(endpoint)) = self.endpoints.get_mut(receive.endpoint.0 as usize) else { return false };
-        if endpoint.kind != EndpointKind::Reliable || endpoint.receives_at.is_some() {
+        let Some(endpoint) = self.endpoints.get_mut(receive.endpoint) else { return false };
+        if endpoint.kind != EndpointKind::Reliable || endpoint.srx.is_some() {
             return false;
         }
         let (posted, unexpected) = lists(endpoint, receive.tagged);
@@ -38,7 +155,7 @@ impl<M: Memory> Engine<M> {
     }
 
     #[inline(never)]
-    fn post_receive_anyhow(&mut self, now: Time, receive: Receive) -> Result<(), PostError> {
+    fn post_receive_slow(&mut self, receive: Receive) -> Result<(), PostError> {
         let receive = &receive;
         let id = receive.endpoint;
         let endpoint = self.endpoint(id).ok_or(PostError::NoSuchEndpoint)?;
@@ -49,15 +166,15 @@ impl<M: Memory> Engine<M> {
         self.check_local(receive.local, receive.offset, receive.length)?;
         let source = self.source_wanted(receive)?;
         if let Some(counter) = receive.counter {
-            self.kept_counters.insert(counter);
+            self.events.keep_counter(counter);
         }
         let result = match receive.multi {
             _ if receive.announce => self.post_announced(receive, source),
-            Some(least) => self.post_multi(now, receive, source, least),
-            None => self.post_single(now, receive, source),
+            Some(least) => self.post_multi(receive, source, least),
+            None => self.post_single(receive, source),
         };
         if result.is_ok() {
-            self.grant_credits_of(id);
+            self.note_freed(Freed::Receives(id));
         }
         result
     }
@@ -73,7 +190,7 @@ impl<M: Memory> Engine<M> {
     pub(super) fn source_wanted(&self, receive: &Receive) -> Result<Option<SourceId>, PostError> {
         let endpoint = self.endpoint(receive.endpoint).ok_or(PostError::NoSuchEndpoint)?;
         let datagrams = endpoint.kind == EndpointKind::Datagram;
-        if receive.tagged && datagrams || endpoint.receives_at.is_some() {
+        if receive.tagged && datagrams || endpoint.srx.is_some() {
             return Err(PostError::NotSupported);
         }
         match receive.source {
@@ -84,107 +201,103 @@ impl<M: Memory> Engine<M> {
 
     /// Reports a receive that could not be posted. False: the queue has no room for that.
     pub fn reject_receive(&mut self, receive: &Receive, failure: Failure) -> bool {
-        let queue = self.endpoint(receive.endpoint).and_then(|endpoint| endpoint.bindings.receive_queue);
-        let room = self.reserve(queue);
+        let queue = self.receive_queue_of(receive.endpoint);
+        let room = self.events.reserve(queue);
         if room {
             self.cancelled(receive.endpoint, &PostedReceive::new(receive, None), failure);
         }
         room
     }
 
-    pub(super) fn post_single(
-        &mut self,
-        now: Time,
-        receive: &Receive,
-        source: Option<SourceId>,
-    ) -> Result<(), PostError> {
-        let landing = Landing::of(receive);
+    pub(super) fn post_single(&mut self, receive: &Receive, source: Option<SourceId>) -> Result<(), PostError> {
+        let target = RecvTarget::of(receive);
         if let Some(found) = self.find_unexpected(receive, source) {
-            return self.take_unexpected(now, receive, found, landing);
+            return self.take_unexpected(receive, found, target);
         }
-        self.enlist(receive, source, None)
+        self.list_receive(receive, source, None)
     }
 
     pub(super) fn post_multi(
         &mut self,
-        now: Time,
         receive: &Receive,
         source: Option<SourceId>,
         least: u64,
     ) -> Result<(), PostError> {
-        let shared = Shared::new(receive);
+        let buffer = MultiReceive::new(receive);
         let Some(first) = self.find_unexpected(receive, source) else {
-            let index = self.shared.insert(shared);
-            return self.enlist(receive, source, Some(index));
+            let index = self.multi_receives.insert(buffer);
+            return self.list_receive(receive, source, Some(index));
         };
         // A place for the return of the buffer, should a message that it must not pass over have to wait.
         let queue = self.queue_of_unexpected(receive, first);
-        if !self.reserve(queue) {
+        if !self.events.reserve(queue) {
             return Err(PostError::CompletionQueueFull);
         }
-        let index = self.shared.insert(shared);
+        let index = self.multi_receives.insert(buffer);
         let mut taken = false;
         while let Some(found) = self.find_unexpected(receive, source) {
             let Some((length, from)) = self.unexpected_length(receive, found) else { break };
-            let Some(shared) = self.shared.get_mut(index) else { break };
-            let used = shared.used;
+            let Some(buffer) = self.multi_receives.get_mut(index) else { break };
+            let used = buffer.used;
             let mut refused = (length > receive.length - used && taken).then_some(PostError::QueueFull);
             if refused.is_none() {
-                let landing = shared.land(index, from, length, receive.length);
+                let target = buffer.add(index, from, length, receive.length);
                 // The last message that it takes gives it back.
-                shared.retired = receive.length - shared.used < least;
-                let last = shared.retired;
-                refused = self.take_unexpected(now, receive, found, landing).err();
+                buffer.retired = receive.length - buffer.used < least;
+                let last = buffer.retired;
+                refused = self.take_unexpected(receive, found, target).err();
                 if refused.is_none() && last {
                     self.unreserve(queue);
                     return Ok(());
                 }
                 if refused.is_some()
-                    && let Some(shared) = self.shared.get_mut(index)
+                    && let Some(buffer) = self.multi_receives.get_mut(index)
                 {
-                    shared.unland(used);
+                    buffer.remove_last(used);
                 }
             }
             if let Some(error) = refused {
-                return self.give_back_shared(index, queue, taken, error);
+                return self.give_back_multi(index, queue, taken, error);
             }
             taken = true;
         }
         self.unreserve(queue);
-        self.enlist(receive, source, Some(index))
+        self.list_receive(receive, source, Some(index))
     }
 
     /// A multi-receive buffer cannot take a message that waits: it is not posted, or goes back with what it has got.
-    pub(super) fn give_back_shared(
+    pub(super) fn give_back_multi(
         &mut self,
         index: u32,
-        queue: Option<crate::event::QueueId>,
+        queue: Option<QueueId>,
         taken: bool,
         error: PostError,
     ) -> Result<(), PostError> {
-        let idle = self.shared.get(index).is_none_or(|shared| shared.pending == 0);
+        let idle = self.multi_receives.get(index).is_none_or(|buffer| buffer.pending == 0);
         if taken && idle {
-            self.release_shared(index, queue);
+            self.release_multi(index, queue);
             return Ok(());
         }
         self.unreserve(queue);
         if taken {
-            self.retire(index);
+            if let Some(buffer) = self.multi_receives.get_mut(index) {
+                buffer.retired = true;
+            }
             return Ok(());
         }
-        self.shared.remove(index);
+        self.multi_receives.remove(index);
         Err(error)
     }
 
-    pub(super) fn enlist(
+    pub(super) fn list_receive(
         &mut self,
         receive: &Receive,
         source: Option<SourceId>,
-        shared: Option<u32>,
+        multi: Option<u32>,
     ) -> Result<(), PostError> {
         let (posted, _) = self.lists_of(receive.endpoint, receive.tagged).ok_or(PostError::NoSuchEndpoint)?;
         let (tag, ignore) = if receive.tagged { (receive.tag, receive.ignore) } else { (0, 0) };
-        let posted = posted.post(source, tag, ignore, PostedReceive::new(receive, shared));
+        let posted = posted.post(source, tag, ignore, PostedReceive::new(receive, multi));
         posted.map(|_| ()).map_err(|_| PostError::QueueFull)
     }
 
@@ -201,7 +314,7 @@ impl<M: Memory> Engine<M> {
     }
 
     /// Where a waiting message is reported.
-    pub(super) fn queue_of_unexpected(&mut self, receive: &Receive, id: UnexpectedId) -> Option<crate::event::QueueId> {
+    pub(super) fn queue_of_unexpected(&mut self, receive: &Receive, id: UnexpectedId) -> Option<QueueId> {
         let (_, unexpected) = self.lists_of(receive.endpoint, receive.tagged)?;
         let endpoint = unexpected.get(id)?.envelope.endpoint;
         self.endpoint(endpoint)?.bindings.receive_queue
@@ -210,81 +323,52 @@ impl<M: Memory> Engine<M> {
     /// Gives a waiting message to a receive.
     pub(super) fn take_unexpected(
         &mut self,
-        now: Time,
         receive: &Receive,
         id: UnexpectedId,
-        landing: Landing,
+        target: RecvTarget,
     ) -> Result<(), PostError> {
         let queue = self.queue_of_unexpected(receive, id);
-        if !self.entries.has_room(2) {
-            return Err(PostError::QueueFull);
-        }
-        if !self.reserve(queue) {
+        if !self.events.reserve(queue) {
             return Err(PostError::CompletionQueueFull);
         }
         match self.lists_of(receive.endpoint, receive.tagged).and_then(|(_, unexpected)| unexpected.remove(id)) {
-            Some(message) => self.give(now, message, landing),
+            Some(message) => self.give(message, target),
             None => self.unreserve(queue),
         }
         Ok(())
     }
 
-    /// Gives a message that waited to a receive. A place in the queue is reserved, and there is room for the commands
-    /// that fetching it takes.
-    pub(super) fn give(&mut self, now: Time, message: UnexpectedMessage, landing: Landing) {
+    /// Gives a message that waited to a receive. A place in the queue is reserved.
+    pub(super) fn give(&mut self, message: UnexpectedMessage, target: RecvTarget) {
         let envelope = message.envelope;
-        let fits = u64::from(envelope.length) <= landing.room;
-        match message.body {
+        let fits = u64::from(envelope.length) <= target.room;
+        let result = match message.body {
             Body::Whole(bytes) => {
                 let result = if fits {
-                    let piece = Segment { address: landing.offset, length: bytes.len() as u64 };
-                    let written = write_local(&mut self.memory, landing.local, [piece].into_iter(), &bytes);
+                    let written = write_local(&mut self.memory, target.local, target.offset, &bytes);
                     written.map_err(|_| Failure::LocalFault)
                 } else {
                     Err(Failure::Truncated)
                 };
                 self.recycle(bytes);
-                self.complete_receive(&envelope, &landing, result);
+                result
             }
-            Body::Partial(transaction) => {
-                let Some(arriving) = self.messages.get_mut(&transaction) else { return };
-                if fits {
-                    if let Place::Unexpected { landing: waiting, .. } = &mut arriving.place {
-                        *waiting = Some(landing);
-                    }
-                } else {
-                    let place = core::mem::replace(&mut arriving.place, Place::Discard);
-                    if let Place::Unexpected { bytes, .. } = place {
-                        self.recycle(bytes);
-                    }
-                    self.complete_receive(&envelope, &landing, Err(Failure::Truncated));
-                }
-            }
-            Body::Arriving(index) => self.take_arriving(index, landing, fits),
-            Body::Rendezvous { key, address } => self.begin_pull(now, envelope, landing, key, address),
-            Body::Lost => self.complete_receive(&envelope, &landing, Err(Failure::Aborted)),
-        }
+            Body::Arriving(index) => return self.take_arriving(index, target, fits),
+            Body::Lost => Err(Failure::Aborted),
+        };
+        self.complete_receive(&envelope, &target, result);
     }
 
-    pub(in crate::engine) fn recycle(&mut self, mut bytes: Vec<u8>) {
-        self.credits_due |= self.credits_owed && self.unexpected_bytes >= self.config.unexpected_max_bytes / 2;
-        self.unexpected_bytes = self.unexpected_bytes.saturating_sub(bytes.len());
-        if self.spare.len() < SPARE_MAX && bytes.capacity() <= SPARE_MAX_BYTES {
-            bytes.clear();
-            self.spare.push(bytes);
-        }
-    }
-
-    pub(in crate::engine) fn cancel_receive(&mut self, endpoint: EndpointId, context: u64) -> bool {
+    pub(crate) fn cancel_receive(&mut self, endpoint: EndpointId, context: u64) -> bool {
         for tagged in [false, true] {
-            let Some(state) = self.endpoint_mut(endpoint) else { return false };
+            let Some(state) = self.endpoints.get_mut(endpoint) else { return false };
             let queue = state.bindings.receive_queue;
             let (posted, _) = lists(state, tagged);
             let Some(id) = posted.find(|posted| posted.receive.context == context) else { continue };
-            if !self.reserve(queue) {
+            if !self.events.reserve(queue) {
                 return false;
             }
-            let removed = self.endpoint_mut(endpoint).and_then(|state| lists(state, tagged).0.remove(id));
+            let removed = self.endpoints.get_mut(endpoint).and_then(|state| lists(state, tagged).0.remove(id));
             if let Some(posted) = removed {
                 self.cancelled(endpoint, &posted, Failure::Cancelled);
             }
@@ -304,15 +388,15 @@ impl<M: Memory> Engine<M> {
         self.count(posted.receive.counter, false);
         let mut local = posted.receive.local;
         let mut flags = CompletionFlags::NONE;
-        if let Some(index) = posted.shared {
+        if let Some(index) = posted.multi {
             flags = CompletionFlags::of_multi(true);
-            match self.shared.get_mut(index) {
-                Some(shared) if shared.pending > 0 => {
-                    shared.retired = true;
+            match self.multi_receives.get_mut(index) {
+                Some(buffer) if buffer.pending > 0 => {
+                    buffer.retired = true;
                     local = LocalKey::NONE;
                     flags = CompletionFlags::MULTI;
                 }
-                _ => drop(self.shared.remove(index)),
+                _ => drop(self.multi_receives.remove(index)),
             }
         }
         let kind = if posted.receive.tagged { CompletionKind::TaggedReceive } else { CompletionKind::Receive };
@@ -331,93 +415,35 @@ impl<M: Memory> Engine<M> {
             offset: 0,
         };
         if queue.is_some() && !silenced {
-            return self.push(queue, completion);
+            return self.events.push(queue, &completion);
         }
         self.unreserve(queue);
-        if local != LocalKey::NONE {
-            self.memory.release(local);
-        }
+        self.release_local(local);
     }
 
-    /// Everything of an endpoint that receives ends, and everything of others that is received by its receives.
-    pub(in crate::engine) fn close_receives(&mut self, now: Time, id: EndpointId) {
+    /// The receives of an endpoint end. Messages for it, or for endpoints that share them, have ended.
+    pub(crate) fn close_receives(&mut self, id: EndpointId) {
         let sharers: Vec<EndpointId> = self.sharers_of(id).collect();
-        self.end_messages(now, id, Failure::Closed, &|envelope| {
-            envelope.endpoint == id || sharers.contains(&envelope.endpoint)
-        });
         for tagged in [false, true] {
             loop {
-                let Some(endpoint) = self.endpoint_mut(id) else { return };
+                let Some(endpoint) = self.endpoints.get_mut(id) else { return };
                 let queue = endpoint.bindings.receive_queue;
                 let (posted, _) = lists(endpoint, tagged);
                 let Some(posted) = posted.find(|_| true).and_then(|first| posted.remove(first)) else { break };
-                if self.reserve(queue) {
+                if self.events.reserve(queue) {
                     self.cancelled(id, &posted, Failure::Closed);
-                } else if posted.shared.and_then(|index| self.shared.remove(index)).is_none_or(|s| s.pending == 0) {
+                } else if posted
+                    .multi
+                    .and_then(|index| self.multi_receives.remove(index))
+                    .is_none_or(|s| s.pending == 0)
+                {
                     self.release_local(posted.receive.local);
                 }
             }
         }
         // From now on they have receives of their own.
         for sharer in sharers {
-            self.sharers.remove(&(id, sharer));
-            if let Some(sharer) = self.endpoint_mut(sharer) {
-                sharer.receives_at = None;
-            }
-        }
-    }
-
-    /// Messages for an endpoint, or for those that share its receives, end: matched, arriving, waiting and claimed ones.
-    pub(in crate::engine) fn end_messages(
-        &mut self,
-        now: Time,
-        endpoint: EndpointId,
-        failure: Failure,
-        ends: &impl Fn(&Envelope) -> bool,
-    ) {
-        // Those whose message is being fetched hold places in the queue: they end while it is known which queue that is.
-        self.end_pulls(now, failure, ends);
-        // Writes need no receive: those to another endpoint go on.
-        let is_ending = |message: &Message| {
-            let write = matches!(message.place, Place::Write { .. });
-            ends(&message.envelope) && (message.envelope.endpoint == endpoint || !write)
-        };
-        let arriving = self.messages.iter().filter(|(_, message)| is_ending(message));
-        let arriving: Vec<TransactionId> = arriving.map(|(id, _)| *id).collect();
-        for transaction in arriving {
-            self.abort_message(transaction, failure);
-        }
-        self.end_pulls(now, failure, ends);
-        self.close_arrivals(failure, ends);
-        for tagged in [false, true] {
-            let Some((_, unexpected)) = self.lists_of(endpoint, tagged) else { return };
-            let ending = unexpected.iter().filter(|(_, message)| ends(&message.envelope));
-            let ending: Vec<UnexpectedId> = ending.map(|(id, _)| id).collect();
-            for id in ending {
-                let Some((_, unexpected)) = self.lists_of(endpoint, tagged) else { return };
-                if let Some(message) = unexpected.remove(id) {
-                    self.drop_message(now, message);
-                }
-            }
-        }
-        self.close_claims(now, ends);
-    }
-
-    fn end_pulls(&mut self, now: Time, failure: Failure, ends: &impl Fn(&Envelope) -> bool) {
-        let is_ending = |entry: &crate::reliable::entry::Entry| {
-            entry.command.operation == Operation::Pull
-                && self.pulls.get(entry.purpose).is_some_and(|pull| ends(&pull.envelope))
-        };
-        let pulls: Vec<u16> =
-            self.entries.handles().filter(|(_, entry)| is_ending(entry)).map(|(handle, _)| handle).collect();
-        for handle in pulls {
-            self.finish(now, handle, Err(failure));
-        }
-    }
-
-    pub(super) fn release_local(&mut self, local: LocalKey) {
-        if local != LocalKey::NONE {
-            self.memory.release(local);
+            self.endpoints.stop_sharing(id, sharer);
         }
     }
 }

@@ -5,7 +5,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use super::entry::{Entries, Entry};
+use super::retransmit::{Entries, Entry};
 use crate::command::{CommandFlags, Operation};
 use crate::limits::{FETCHES_MAX, ORDERED_MAX, PERMITS_MAX, RNR_WAIT_MAX_US, RNR_WAIT_US};
 use crate::packet::UNORDERED;
