@@ -4,6 +4,8 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::time::Instant;
 
+use clap::Args;
+
 use crate::workspace::{Failure, Workspace, in_context, output, run};
 use crate::{in_seconds, provide};
 
@@ -14,7 +16,6 @@ const SHORT_RUNS: u64 = 50_000;
 const SHORT_RUN_S: u64 = 10;
 /// A short run repeats the same inputs each time, so that it fails only because of a change to the code.
 const SHORT_RUN_SEED: u64 = 1;
-const LONG_RUN_DEFAULT_S: u64 = 60;
 /// One input that takes longer than this is a finding.
 const INPUT_TIMEOUT_S: u64 = 10;
 
@@ -23,33 +24,13 @@ const NO_SANITIZER: [&str; 2] = ["--sanitizer", "none"];
 
 const EXECUTIONS: &str = "stat::number_of_executed_units:";
 
-/// What `cargo xtask fuzz` was asked for.
-#[derive(Debug, PartialEq)]
+#[derive(Args)]
 pub(crate) struct Request {
+    /// Seconds for each target
+    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
+    /// Target [default: all in turn]
     target: Option<String>,
-}
-
-impl Request {
-    pub(crate) fn from_arguments(arguments: &[&str]) -> Result<Self, Failure> {
-        let mut request = Self { seconds: LONG_RUN_DEFAULT_S, target: None };
-        let mut rest = arguments.iter();
-        while let Some(argument) = rest.next() {
-            if *argument == "--seconds" {
-                let value = rest.next().ok_or("--seconds needs a number")?;
-                request.seconds = value.parse().map_err(in_context(&format!("--seconds {value}")))?;
-                // libFuzzer takes zero for "without end".
-                if request.seconds == 0 {
-                    return Err("--seconds needs at least 1".to_owned());
-                }
-            } else if argument.starts_with('-') || request.target.is_some() {
-                return Err(format!("cannot understand `{argument}`; see `cargo xtask help`"));
-            } else {
-                request.target = Some((*argument).to_owned());
-            }
-        }
-        Ok(request)
-    }
 }
 
 pub(crate) fn exists(workspace: &Workspace) -> bool {
@@ -152,16 +133,5 @@ mod tests {
         let log = "#5\tDONE cov: 3\nstat::number_of_executed_units: 1234\nstat::average_exec_per_sec:     0\n";
         assert_eq!(executions(log), Some(1234));
         assert_eq!(executions("INFO: Seed: 1\n"), None);
-    }
-
-    #[test]
-    fn request_takes_seconds_and_one_target() {
-        let plain = Request { seconds: LONG_RUN_DEFAULT_S, target: None };
-        assert_eq!(Request::from_arguments(&[]), Ok(plain));
-        let full = Request { seconds: 5, target: Some("parse".to_owned()) };
-        assert_eq!(Request::from_arguments(&["--seconds", "5", "parse"]), Ok(full));
-        for wrong in [&["--seconds"][..], &["--seconds", "0"], &["--seconds", "x"], &["a", "b"], &["--fork"]] {
-            assert!(Request::from_arguments(wrong).is_err(), "{wrong:?}");
-        }
     }
 }

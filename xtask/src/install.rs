@@ -1,9 +1,12 @@
 //! Installs the command, the libfabric plug-in and the manual pages below a prefix.
 
 use std::fs;
+use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use clap::Args;
 
 use crate::workspace::{Failure, Workspace, in_context, output, run};
 
@@ -12,34 +15,29 @@ const FILE_MODE: u32 = 0o644;
 /// The manual pages; the ending is the section.
 const MANUAL: [&str; 2] = ["weft.1", "fi_weft.7"];
 
-/// What `cargo xtask install` was asked for.
-#[derive(Debug, PartialEq)]
+#[derive(Args)]
 pub(crate) struct Request {
+    /// Where to, such as /usr/local or ~/.local
+    #[arg(long, value_name = "DIR", value_parser = folder)]
     prefix: PathBuf,
-    libraries: PathBuf,
+    /// Where libraries go [default: lib of the prefix]
+    #[arg(long = "libdir", value_name = "DIR", value_parser = folder)]
+    libraries: Option<PathBuf>,
+}
+
+/// Absolute: the folder is the caller's, whose current one this process still has.
+fn folder(text: &str) -> io::Result<PathBuf> {
+    std::path::absolute(text)
 }
 
 impl Request {
-    pub(crate) fn from_arguments(arguments: &[&str]) -> Result<Self, Failure> {
-        let (mut prefix, mut libraries) = (None, None);
-        let mut rest = arguments.iter();
-        while let Some(argument) = rest.next() {
-            let folder = match *argument {
-                "--prefix" => &mut prefix,
-                "--libdir" => &mut libraries,
-                _ => return Err(format!("cannot understand `{argument}`; see `cargo xtask help`")),
-            };
-            let value = rest.next().ok_or(format!("{argument} needs a folder"))?;
-            // The folder is the caller's, whose current one this process still has.
-            *folder = Some(std::path::absolute(value).map_err(in_context(&format!("{argument} {value}")))?);
-        }
-        let prefix = prefix.ok_or("where to? install --prefix DIR, such as /usr/local or ~/.local")?;
-        let libraries = libraries.unwrap_or_else(|| prefix.join("lib"));
-        Ok(Self { prefix, libraries })
+    /// libfabric's plug-ins.
+    pub(crate) fn plugins(&self) -> PathBuf {
+        self.libraries.clone().unwrap_or_else(|| self.prefix.join("lib")).join("libfabric")
     }
 
     fn plugin(&self) -> PathBuf {
-        self.libraries.join("libfabric/libweft-fi.so")
+        self.plugins().join("libweft-fi.so")
     }
 
     fn command(&self) -> PathBuf {
@@ -75,17 +73,16 @@ pub(crate) fn install(workspace: &Workspace, request: &Request) -> Result<(), Fa
         put(&from, &to, mode).map_err(in_context(&format!("cannot install {}", to.display())))?;
         println!("{}", to.display());
     }
-    let folder = request.libraries.join("libfabric");
     println!(
         "\nRun programs with `{} run -- PROGRAM`, or set FI_PROVIDER_PATH={} for them.",
         request.command().display(),
-        folder.display()
+        request.plugins().display()
     );
     Ok(())
 }
 
 /// Programs that use the old file keep it: the new one takes its name, not its place.
-fn put(from: &Path, to: &Path, mode: u32) -> std::io::Result<()> {
+fn put(from: &Path, to: &Path, mode: u32) -> io::Result<()> {
     let folder = to.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(folder)?;
     let mut name = to.file_name().unwrap_or_default().to_os_string();
@@ -114,7 +111,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<(), Failure> {
     if prefix.exists() {
         fs::remove_dir_all(&prefix).map_err(in_context("cannot empty target/installed"))?;
     }
-    let request = Request { libraries: prefix.join("lib"), prefix };
+    let request = Request { prefix, libraries: None };
     install(workspace, &request)?;
     let shown = output(Command::new(request.command()).args(["run", "--", "fi_info", "-p", "weft"]))?;
     if !shown.contains("provider: weft\n") {
@@ -128,21 +125,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn request_takes_a_prefix() {
-        let request = Request::from_arguments(&["--prefix", "/usr/local"]).unwrap();
-        assert_eq!(request.plugin(), Path::new("/usr/local/lib/libfabric/libweft-fi.so"));
-        let request = Request::from_arguments(&["--libdir", "/usr/lib/here", "--prefix", "/usr"]).unwrap();
-        assert_eq!(request.plugin(), Path::new("/usr/lib/here/libfabric/libweft-fi.so"));
-        assert!(Request::from_arguments(&["--prefix", "here"]).unwrap().prefix.is_absolute());
-        for wrong in [&[][..], &["--prefix"], &["--libdir", "/x"], &["/usr"], &["--prefix", "/x", "--fast"]] {
-            assert!(Request::from_arguments(wrong).is_err(), "{wrong:?}");
-        }
-    }
-
-    #[test]
     fn every_file_that_is_installed_has_its_place() {
         let workspace = Workspace::locate().unwrap();
-        let request = Request::from_arguments(&["--prefix", "/p"]).unwrap();
+        let request = Request { prefix: PathBuf::from("/p"), libraries: None };
         let places: Vec<PathBuf> = request.files(&workspace).into_iter().map(|(_, to, _)| to).collect();
         let expected = [
             "/p/bin/weft",

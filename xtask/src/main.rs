@@ -1,6 +1,6 @@
 //! The workspace's own commands; `cargo xtask help` lists them.
 //!
-//! `test` below is the list of checks, in the order in which they run. `workspace.rs` starts processes, `provide.rs`
+//! `test` below is the list of all checks, in the order in which they run, `quick` that of those which are run often. `workspace.rs` starts processes, `provide.rs`
 //! installs what the checks need, `bare.rs` proves that a crate does without `std`, `fuzz.rs` drives libFuzzer, `install.rs`
 //! puts what users need where the system finds it.
 #![forbid(unsafe_code)]
@@ -14,47 +14,72 @@ mod workspace;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use clap::Parser;
+
 use workspace::{Failure, Workspace, run};
 
 /// The crates that must build with `core` and `alloc` alone: that is the proof that they do no IO.
 const NO_STD_CRATES: &[&str] = &["weft-wire", "weft-core"];
+/// One combination of the conformance suite for each transport. The first is part of `faulty_udp_manual::` too.
+const CONFORMANCE_QUICK: [&str; 3] = ["udp_manual::", "loopback_manual::", "shm_manual::"];
 
-const HELP: &str = "\
-Usage: cargo xtask COMMAND
+/// The Weft workspace's own commands
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", arg_required_else_help = true)]
+enum Command {
+    /// Run the checks that who works on the code repeats: a verdict in about three minutes
+    #[command(after_help = QUICK)]
+    Quick,
+    /// Install what the checks need, then run them all; stop at the first that fails
+    #[command(after_help = TEST)]
+    Test {
+        /// Also check the dependencies against the RustSec database, which is fetched over the network
+        #[arg(long)]
+        advisories: bool,
+    },
+    /// Fuzz one target, or all in turn, and count the executions
+    #[command(after_help = FUZZ)]
+    Fuzz(fuzz::Request),
+    /// Build for release and install the command, the libfabric plug-in and the manual pages
+    #[command(after_help = INSTALL)]
+    Install(install::Request),
+    /// Write the seeds of the fuzz targets anew, from captures/, protocols/ and the encoder
+    #[command(after_help = "Inputs that fuzzing found are left as they are.")]
+    SeedCorpus,
+}
 
-  test [--advisories]
-      Installs what the checks need, then runs them all and stops at the first that fails: format, clippy, the no_std
-      proof, tests, loom, 10,000 seeds of the simulation, planted bugs, the libfabric plug-in as users start it and as it
-      is installed, documentation, licences, and a short run of every fuzz target.
-      Debian packages are installed only by root; any other user is told what to install. Cargo tools that are not on
-      the PATH are built into target/tools. Fuzz targets need the nightly toolchain.
-      --advisories also checks the dependencies against the RustSec database. It is off by default because the
-      database is fetched over the network, which a sealed machine does not have.
+const QUICK: &str = "\
+Format, clippy, unit tests, a thousand seeds of the simulation, and the
+conformance suite once on each transport (host memory, manual progress). It
+installs nothing. CONTRIBUTING.md says when it is enough.";
 
-  fuzz [--seconds N] [TARGET]
-      Fuzzes TARGET, or every target in turn, for N seconds each (60 unless told), and counts the executions.
-      Starts from the committed corpus, which it leaves as it is; what it finds is kept in target/fuzz/found.
+const TEST: &str = "\
+Format, clippy, the no_std proof, tests, loom, 10,000 seeds of the simulation,
+planted bugs, the libfabric plug-in as users start it and as it is installed,
+documentation, licences, and a short run of every fuzz target.
 
-  install --prefix DIR [--libdir DIR]
-      Builds for release, then installs the command into bin, the libfabric plug-in into lib/libfabric (or libfabric of
-      --libdir) and the manual pages into share/man of the prefix. Nothing depends on the prefix: what is installed can
-      be moved as a whole, or packed.
-      The libfabric of the system finds the plug-in by itself if it is in its own folder of plug-ins, which
-      `fi_info -e` tells under FI_PROVIDER_PATH; on Debian: --prefix /usr --libdir /usr/lib/x86_64-linux-gnu.
+Debian packages are installed only by root; any other user is told what to
+install. Cargo tools that are not on the PATH are built into target/tools. Fuzz
+targets need the nightly toolchain.";
 
-  seed-corpus
-      Writes the seeds of the fuzz targets anew, from captures/, protocols/ and the encoder. Inputs that fuzzing found
-      are left as they are.
+const FUZZ: &str = "\
+It starts from the committed corpus, which it leaves as it is; what it finds is
+kept in target/fuzz/found.
 
-  help
-      Prints this text.
-";
+Example:
+  cargo xtask fuzz --seconds 600";
+
+const INSTALL: &str = "\
+The command goes into bin, the plug-in into lib/libfabric (or libfabric of
+--libdir) and the manual pages into share/man of the prefix. Nothing depends on
+the prefix: what is installed can be moved as a whole, or packed.
+
+The libfabric of the system finds the plug-in by itself if it is in its own
+folder of plug-ins, which `fi_info -e` tells under FI_PROVIDER_PATH; on Debian:
+  cargo xtask install --prefix /usr --libdir /usr/lib/x86_64-linux-gnu";
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> =
-        std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned()).collect();
-    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    match dispatch(&arguments) {
+    match execute(&Command::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("\nxtask: {failure}");
@@ -63,39 +88,66 @@ fn main() -> ExitCode {
     }
 }
 
-fn dispatch(arguments: &[&str]) -> Result<(), Failure> {
-    match arguments {
-        ["test"] => test(false),
-        ["test", "--advisories"] => test(true),
-        ["fuzz", options @ ..] => {
-            let request = fuzz::Request::from_arguments(options)?;
-            fuzz::long(&mut Workspace::locate()?, &request)
-        }
-        ["install", options @ ..] => {
-            install::install(&Workspace::locate()?, &install::Request::from_arguments(options)?)
-        }
-        ["seed-corpus"] => fuzz::seed_corpus(&Workspace::locate()?),
-        ["help" | "--help" | "-h"] => {
-            print!("{HELP}");
-            Ok(())
-        }
-        [] => Err(format!("no command given\n\n{HELP}")),
-        unknown => Err(format!("cannot understand `{}`\n\n{HELP}", unknown.join(" "))),
+fn execute(command: &Command) -> Result<(), Failure> {
+    let mut workspace = Workspace::locate()?;
+    match command {
+        Command::Quick => reported(|report| quick(&workspace, report)),
+        Command::Test { advisories } => reported(|report| test(&mut workspace, report, *advisories)),
+        Command::Fuzz(request) => fuzz::long(&mut workspace, request),
+        Command::Install(request) => install::install(&workspace, request),
+        Command::SeedCorpus => fuzz::seed_corpus(&workspace),
     }
 }
 
-fn test(advisories: bool) -> Result<(), Failure> {
-    let mut workspace = Workspace::locate()?;
+/// Runs checks, and shows how long each took.
+fn reported(checks: impl FnOnce(&mut Report) -> Result<(), Failure>) -> Result<(), Failure> {
     let mut report = Report::default();
-    let outcome = checks(&mut workspace, &mut report, advisories);
+    let outcome = checks(&mut report);
     report.print();
     outcome?;
     println!("\nAll {} steps passed in {}.", report.steps.len(), in_seconds(report.total()));
     Ok(())
 }
 
+fn format_step(workspace: &Workspace, report: &mut Report) -> Result<(), Failure> {
+    report.step("format", || {
+        run(workspace.cargo("fmt").args(["--all", "--check"]))?;
+        if fuzz::exists(workspace) {
+            run(workspace.cargo("fmt").args(["--manifest-path", fuzz::MANIFEST, "--check"]))?;
+        }
+        Ok(())
+    })
+}
+
+fn clippy_step(workspace: &Workspace, report: &mut Report) -> Result<(), Failure> {
+    report.step("clippy", || {
+        let mut clippy = workspace.cargo("clippy");
+        run(clippy.args(["--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]))
+    })
+}
+
+fn simulation(workspace: &Workspace, profile: &str, seeds: &str) -> Result<(), Failure> {
+    let mut sim = workspace.cargo("run");
+    sim.args(["--profile", profile, "--locked", "-p", "weft-cli", "--", "sim", "faults", "--seeds", seeds]);
+    run(&mut sim)
+}
+
+/// Verdicts for who works on the code.
+fn quick(workspace: &Workspace, report: &mut Report) -> Result<(), Failure> {
+    format_step(workspace, report)?;
+    clippy_step(workspace, report)?;
+    report.step("unit tests", || run(workspace.cargo("test").args(["--workspace", "--lib", "--bins", "--locked"])))?;
+    // Not optimised: to build that anew after each change would take longer than the seeds.
+    report.step("simulation, 1,000 seeds", || simulation(workspace, "dev", "1000"))?;
+    report.step("conformance, once on each transport", || {
+        let mut tests = workspace.cargo("test");
+        tests.args(["--locked", "-p", "weft", "--test", "conformance", "--"]).args(CONFORMANCE_QUICK);
+        run(&mut tests)
+    })
+}
+
 /// Every check, the quick ones first.
-fn checks(workspace: &mut Workspace, report: &mut Report, advisories: bool) -> Result<(), Failure> {
+fn test(workspace: &mut Workspace, report: &mut Report, advisories: bool) -> Result<(), Failure> {
     let with_fuzz = fuzz::exists(workspace);
     report.step("what the checks need", || {
         // All packages in one call, so that who must install them by hand is told once.
@@ -107,23 +159,15 @@ fn checks(workspace: &mut Workspace, report: &mut Report, advisories: bool) -> R
         }
         provide::tool(workspace, &provide::CARGO_DENY)
     })?;
-    report.step("format", || {
-        run(workspace.cargo("fmt").args(["--all", "--check"]))?;
-        if with_fuzz {
-            run(workspace.cargo("fmt").args(["--manifest-path", fuzz::MANIFEST, "--check"]))?;
-        }
-        Ok(())
-    })?;
-    report.step("clippy", || {
-        let mut clippy = workspace.cargo("clippy");
-        run(clippy.args(["--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]))
-    })?;
+    format_step(workspace, report)?;
+    clippy_step(workspace, report)?;
     report.step("no_std proof", || NO_STD_CRATES.iter().try_for_each(|name| bare::build(workspace, name)))?;
     report.step("tests", || {
         // `cargo test` does not put the plug-in where programs find it.
         run(workspace.cargo("build").args(["--locked", "-p", "weft-ofi"]))?;
         run(workspace.cargo("test").args(["--workspace", "--locked"]))
     })?;
+    as_root(workspace, report)?;
     report.step("inside a node by attach, and through the ring", || {
         // Which way long messages go is measured, so on one machine the tests above may never take one of them.
         ["attach", "ring"].into_iter().try_for_each(|way| {
@@ -135,14 +179,12 @@ fn checks(workspace: &mut Workspace, report: &mut Report, advisories: bool) -> R
     report.step("every interleaving (loom)", || {
         // A folder of its own: the flag would have everything built anew. Optimised: minutes otherwise.
         let mut loom = workspace.cargo("test");
-        loom.args(["--release", "--locked", "-p", "weft-link", "--lib", "--target-dir", "target/loom", "loom_tests"]);
+        loom.args(["--release", "--locked", "-p", "weft-mem", "-p", "weft-link", "--lib"]);
+        loom.args(["--target-dir", "target/loom", "loom_tests"]);
         run(loom.env("RUSTFLAGS", "--cfg loom"))
     })?;
-    report.step("simulation, 10,000 seeds", || {
-        // Optimised: the same number takes minutes otherwise.
-        let mut sim = workspace.cargo("run");
-        run(sim.args(["--release", "--locked", "-p", "weft-cli", "--", "sim", "faults", "--seeds", "10000"]))
-    })?;
+    // Optimised: the same number takes minutes otherwise.
+    report.step("simulation, 10,000 seeds", || simulation(workspace, "release", "10000"))?;
     report.step("planted bugs are found", || {
         let mut plant = workspace.cargo("test");
         run(plant.args(["--release", "--locked", "-p", "weft-sim", "--features", "plant", "--test", "plant"]))
@@ -171,10 +213,23 @@ fn checks(workspace: &mut Workspace, report: &mut Report, advisories: bool) -> R
     Ok(())
 }
 
+/// Tests that only root can run are marked `ignore`, and run here; without root the table at the end says so.
+fn as_root(workspace: &Workspace, report: &mut Report) -> Result<(), Failure> {
+    if !provide::is_root() {
+        report.skip("tests that need root");
+        return Ok(());
+    }
+    report.step("tests that need root", || {
+        let mut tests = workspace.cargo("test");
+        tests.args(["--locked", "-p", "weft", "--test", "node_faults", "--test", "path_mtu", "--", "--ignored"]);
+        run(&mut tests)
+    })
+}
+
 /// The steps that ran, with the wall time of each, for the table at the end.
 #[derive(Default)]
 struct Report {
-    steps: Vec<(&'static str, Duration, bool)>,
+    steps: Vec<(&'static str, Duration, &'static str)>,
 }
 
 impl Report {
@@ -182,8 +237,12 @@ impl Report {
         println!("\n== {name}");
         let start = Instant::now();
         let outcome = work();
-        self.steps.push((name, start.elapsed(), outcome.is_ok()));
+        self.steps.push((name, start.elapsed(), if outcome.is_ok() { "passed" } else { "FAILED" }));
         outcome.map_err(|failure| format!("step `{name}` failed: {failure}"))
+    }
+
+    fn skip(&mut self, name: &'static str) {
+        self.steps.push((name, Duration::ZERO, "NOT RUN"));
     }
 
     fn total(&self) -> Duration {
@@ -192,13 +251,43 @@ impl Report {
 
     fn print(&self) {
         println!("\n== times");
-        for (name, time, passed) in &self.steps {
-            println!("{name:<24} {:>10}  {}", in_seconds(*time), if *passed { "passed" } else { "FAILED" });
+        for (name, time, outcome) in &self.steps {
+            println!("{name:<46} {:>10}  {outcome}", in_seconds(*time));
         }
-        println!("{:<24} {:>10}", "all", in_seconds(self.total()));
+        println!("{:<46} {:>10}", "all", in_seconds(self.total()));
     }
 }
 
 fn in_seconds(time: Duration) -> String {
     format!("{:.1} s", time.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_lines_are_read() {
+        let parse = |line: &str| Command::try_parse_from(std::iter::once("xtask").chain(line.split(' ')));
+        for right in ["quick", "test", "test --advisories", "fuzz", "fuzz --seconds 5 parse", "seed-corpus"] {
+            assert!(parse(right).is_ok(), "{right}");
+        }
+        for wrong in ["tset", "test now", "fuzz --seconds", "fuzz --seconds 0", "fuzz a b", "fuzz --fork"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+        for wrong in
+            ["install", "install --prefix", "install --libdir /x", "install /usr", "install --prefix /x --fast"]
+        {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+        for (line, folder) in [
+            ("install --prefix /usr/local", "/usr/local/lib/libfabric"),
+            ("install --libdir /usr/lib/here --prefix /usr", "/usr/lib/here/libfabric"),
+        ] {
+            let Ok(Command::Install(request)) = parse(line) else { panic!("{line}") };
+            assert_eq!(request.plugins(), std::path::Path::new(folder));
+        }
+        let Ok(Command::Install(request)) = parse("install --prefix here") else { panic!() };
+        assert!(request.plugins().is_absolute());
+    }
 }

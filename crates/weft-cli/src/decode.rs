@@ -5,35 +5,72 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use clap::Args;
+use serde::Serialize;
+use serde::ser::{SerializeMap, Serializer as _};
+use serde_json::json;
+use serde_json::ser::{CompactFormatter, Compound, Serializer};
 use weft_wire::capture::Packet;
 use weft_wire::command::Slot;
 use weft_wire::graph::LayerKind;
 use weft_wire::header::{Ethernet, Grh, Ipv4, Ipv6, Lrh};
 use weft_wire::limits::TRANSFER_LENGTH_DEFAULT_BYTES;
-use weft_wire::table::{Checked, DecodeError, Decoded, FieldValue, Tables};
+use weft_wire::table::{Checked, DecodeError, FieldValue, Tables};
 
 use crate::Failure;
 use crate::dissect::{Dissector, Found, Frame, Unit};
 use crate::input::{InputError, read_capture};
-use crate::json::Object;
+use crate::json::{entries, seconds};
+use crate::protocol::Definitions;
+
+#[derive(Args)]
+#[command(after_help = AFTER)]
+pub(crate) struct Arguments {
+    /// Capture (pcap or pcapng, also gzip); - is standard input
+    file: String,
+    /// Print one JSON object a line
+    #[arg(long, conflicts_with = "summary")]
+    json: bool,
+    /// Print counts by protocol and opcode
+    #[arg(long)]
+    summary: bool,
+    /// Take this UDP port for SRDMA, if the capture does not have its set-up
+    #[arg(long = "session", value_name = "PORT")]
+    sessions: Vec<u16>,
+    #[command(flatten)]
+    definitions: Definitions,
+}
+
+const AFTER: &str = "\
+Link types: Ethernet, InfiniBand (247, or 197: in ERF records, as ibdump(1)
+writes them), bare IP, BSD loopback and Linux \"cooked\" interfaces.
+
+In JSON, numbers are decimal integers of up to 64 bits, written in full. Beyond
+2^53 they need a reader with exact integers: Python has them, JavaScript does
+not. Fields of more than 64 bits are strings of hexadecimal digits.
+
+Examples:
+  weft decode captures/rxe_rc_write.pcap
+  weft decode captures/rxe_rc_write.pcap --json";
 
 /// How packets are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Format {
+enum Format {
     Lines,
     Json,
     Summary,
 }
 
-/// Decodes `path` to `out`.
-pub(crate) fn decode(
-    tables: &Tables,
-    path: &str,
-    format: Format,
-    session_ports: Vec<u16>,
-    out: &mut dyn Write,
-) -> Result<(), Failure> {
-    let mut dissector = Dissector::new(tables, session_ports);
+/// `weft decode`.
+pub(crate) fn decode(arguments: &Arguments, out: &mut dyn Write) -> Result<(), Failure> {
+    let format = match (arguments.json, arguments.summary) {
+        (true, _) => Format::Json,
+        (false, true) => Format::Summary,
+        (false, false) => Format::Lines,
+    };
+    let path = &arguments.file;
+    let tables = &arguments.definitions.tables(None)?;
+    let mut dissector = Dissector::new(tables, arguments.sessions.clone());
     let mut printer = Printer { tables, format, out, summary: Summary::default(), first_time: None };
     let mut number = 0;
     let outcome = read_capture(path, |record| {
@@ -63,6 +100,23 @@ impl From<InputError> for Failure {
     }
 }
 
+/// The value of a field in JSON.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Field {
+    Number(u64),
+    Bytes(String),
+}
+
+impl From<FieldValue<'_>> for Field {
+    fn from(value: FieldValue<'_>) -> Field {
+        match value {
+            FieldValue::Number { value, .. } => Field::Number(value),
+            FieldValue::Bytes(bytes) => Field::Bytes(hex(bytes)),
+        }
+    }
+}
+
 /// Slots of a command that every JSON object has, `null` where the packet says nothing of them.
 const SLOTS: [(&str, Slot); 11] = [
     ("queue", Slot::Queue),
@@ -78,17 +132,18 @@ const SLOTS: [(&str, Slot); 11] = [
     ("status", Slot::Status),
 ];
 
+/// A JSON object that is being written.
+type Object<'a> = Compound<'a, &'a mut Vec<u8>, CompactFormatter>;
+
 /// What a JSON object says of a packet that was not decoded: the same keys as of any, and why.
-fn nothing_known(object: &mut Object, protocol: &str, (key, why): (&str, &str)) {
-    object.string("protocol", protocol);
-    object.maybe("opcode", None);
-    object.maybe("command", None);
-    for (name, _) in SLOTS {
-        object.maybe(name, None);
+fn nothing_known(object: &mut Object<'_>, protocol: &str, (key, why): (&str, &str)) -> serde_json::Result<()> {
+    object.serialize_entry("protocol", protocol)?;
+    for name in ["opcode", "command"].into_iter().chain(SLOTS.map(|(name, _)| name)) {
+        object.serialize_entry(name, &())?;
     }
-    object.string("icrc", Checked::None.name());
-    object.object("fields", Object::default());
-    object.string(key, why);
+    object.serialize_entry("icrc", Checked::None.name())?;
+    object.serialize_entry("fields", &json!({}))?;
+    object.serialize_entry(key, why)
 }
 
 #[derive(Default)]
@@ -116,10 +171,7 @@ impl Printer<'_> {
         match self.format {
             Format::Lines => writeln!(self.out, "{number:>5} [broken: {text}]")?,
             Format::Json => {
-                let mut object = Object::default();
-                object.number("frame", number);
-                nothing_known(&mut object, "none", ("error", text));
-                writeln!(self.out, "{}", object.finish())?;
+                self.object(number, |_, object| nothing_known(object, "none", ("error", text)))?;
             }
             Format::Summary => {}
         }
@@ -129,7 +181,7 @@ impl Printer<'_> {
     fn found(&mut self, number: u64, packet: &Packet<'_>, frame: &Frame<'_>, found: &Found<'_>) -> Result<(), Failure> {
         match self.format {
             Format::Lines => self.line(number, packet, frame, found)?,
-            Format::Json => self.json(number, packet, frame, found)?,
+            Format::Json => self.object(number, |printer, object| printer.json(object, packet, frame, found))?,
             Format::Summary => self.count(number, packet, found),
         }
         Ok(())
@@ -215,70 +267,74 @@ impl Printer<'_> {
 
     // ------------------------------------------------------------ JSON
 
-    fn json(&mut self, number: u64, packet: &Packet<'_>, frame: &Frame<'_>, found: &Found<'_>) -> io::Result<()> {
-        let mut object = Object::default();
-        object.number("frame", number);
-        object.seconds("time", packet.timestamp_ns);
-        object.number("frame_length", u64::from(packet.original_length));
-        let (source, destination) = addresses(frame);
-        object.string("from", &source);
-        object.string("to", &destination);
-        if let Some(path) = &frame.path {
-            let layers: Vec<String> = path.layers().iter().map(|layer| layer.kind.to_string()).collect();
-            object.strings("layers", layers.iter().map(String::as_str));
-        }
-        match found {
-            Found::Unit(unit) => {
-                if let Some(entry) = unit.entry {
-                    object.number("entry", u64::from(entry.get()));
-                }
-                self.json_unit(&mut object, unit);
-            }
-            Found::Other(what) => nothing_known(&mut object, "none", ("what", what)),
-            Found::Broken(text) => nothing_known(&mut object, "none", ("error", text)),
-        }
-        writeln!(self.out, "{}", object.finish())
+    /// Writes an object on a line.
+    fn object(
+        &mut self,
+        number: u64,
+        fill: impl FnOnce(&Self, &mut Object<'_>) -> serde_json::Result<()>,
+    ) -> io::Result<()> {
+        let mut line = Vec::new();
+        let mut serializer = Serializer::new(&mut line);
+        let mut object = serializer.serialize_map(None)?;
+        object.serialize_entry("frame", &number)?;
+        fill(self, &mut object)?;
+        object.end()?;
+        line.push(b'\n');
+        self.out.write_all(&line)
     }
 
-    fn json_unit(&self, object: &mut Object, unit: &Unit<'_>) {
-        let Some(protocol) = self.tables.protocol(unit.protocol) else { return };
+    fn json(
+        &self,
+        object: &mut Object<'_>,
+        packet: &Packet<'_>,
+        frame: &Frame<'_>,
+        found: &Found<'_>,
+    ) -> serde_json::Result<()> {
+        let (source, destination) = addresses(frame);
+        object.serialize_entry("time", &seconds(packet.timestamp_ns))?;
+        object.serialize_entry("frame_length", &packet.original_length)?;
+        object.serialize_entry("from", &source)?;
+        object.serialize_entry("to", &destination)?;
+        if let Some(path) = &frame.path {
+            let layers: Vec<String> = path.layers().iter().map(|layer| layer.kind.to_string()).collect();
+            object.serialize_entry("layers", &layers)?;
+        }
+        match found {
+            Found::Unit(unit) => self.json_unit(object, unit),
+            Found::Other(what) => nothing_known(object, "none", ("what", what)),
+            Found::Broken(text) => nothing_known(object, "none", ("error", text)),
+        }
+    }
+
+    fn json_unit(&self, object: &mut Object<'_>, unit: &Unit<'_>) -> serde_json::Result<()> {
+        if let Some(entry) = unit.entry {
+            object.serialize_entry("entry", &entry)?;
+        }
+        let Some(protocol) = self.tables.protocol(unit.protocol) else { return Ok(()) };
         let decoded = match &unit.decoded {
             Ok(decoded) => decoded,
             Err(error) => return nothing_known(object, protocol.name(), ("error", &self.explain(unit, error))),
         };
-        object.string("protocol", protocol.name());
-        let Some(opcode) = protocol.opcode(decoded.opcode) else { return };
-        object.string("opcode", opcode.name());
-        object.number("opcode_code", u64::from(opcode.code()));
-        object.string("command", decoded.command.kind().name());
+        object.serialize_entry("protocol", protocol.name())?;
+        let Some(opcode) = protocol.opcode(decoded.opcode) else { return Ok(()) };
+        object.serialize_entry("opcode", opcode.name())?;
+        object.serialize_entry("opcode_code", &opcode.code())?;
+        object.serialize_entry("command", decoded.command.kind().name())?;
         let commands = self.tables.commands(decoded, TRANSFER_LENGTH_DEFAULT_BYTES);
-        object.strings("commands", commands.kinds().map(|kind| kind.name()));
-        object.number("pieces", commands.pieces());
-        object.strings("flags", decoded.command.flags().set_names());
+        object.serialize_entry("commands", &commands.kinds().map(|kind| kind.name()).collect::<Vec<_>>())?;
+        object.serialize_entry("pieces", &commands.pieces())?;
+        object.serialize_entry("flags", &decoded.command.flags().set_names().collect::<Vec<_>>())?;
         for (name, slot) in SLOTS {
-            object.maybe(name, opcode.fills(slot).then(|| decoded.command.slot(slot)));
+            object.serialize_entry(name, &opcode.fills(slot).then(|| decoded.command.slot(slot)))?;
         }
-        object.string("icrc", unit.integrity.worst().name());
-        let mut checksums = Object::default();
-        for (name, checked) in protocol.checksum_names().zip(unit.integrity.checked) {
-            checksums.string(name, checked.name());
-        }
-        object.object("checksums", checksums);
-        object.number("header_length", u64::from(decoded.header_length));
-        object.number("payload_length", u64::from(decoded.payload_length));
-        object.number("trim", u64::from(decoded.trim));
-        object.object("fields", self.fields(unit, decoded));
-    }
-
-    fn fields(&self, unit: &Unit<'_>, decoded: &Decoded) -> Object {
-        let mut fields = Object::default();
-        for (name, value) in self.tables.named_fields(unit.protocol, decoded.opcode, unit.bytes) {
-            match value {
-                FieldValue::Number { value, .. } => fields.number(name, value),
-                FieldValue::Bytes(bytes) => fields.string(name, &hex(bytes)),
-            }
-        }
-        fields
+        object.serialize_entry("icrc", unit.integrity.worst().name())?;
+        let checksums = protocol.checksum_names().zip(unit.integrity.checked.map(|checked| checked.name()));
+        object.serialize_entry("checksums", &entries(checksums))?;
+        object.serialize_entry("header_length", &decoded.header_length)?;
+        object.serialize_entry("payload_length", &decoded.payload_length)?;
+        object.serialize_entry("trim", &decoded.trim)?;
+        let fields = self.tables.named_fields(unit.protocol, decoded.opcode, unit.bytes);
+        object.serialize_entry("fields", &entries(fields.map(|(name, value)| (name, Field::from(value)))))
     }
 
     // ------------------------------------------------------------ summary

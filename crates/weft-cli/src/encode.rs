@@ -3,6 +3,7 @@
 use std::fs::OpenOptions;
 use std::io::{Read, Seek, Write};
 
+use clap::Args;
 use weft_wire::capture::{LinkType, write as pcap};
 use weft_wire::command::Slot;
 use weft_wire::envelope::{Envelope, Outside};
@@ -14,30 +15,52 @@ use weft_wire::table::{
 
 use crate::Failure;
 use crate::decode::hex;
+use crate::protocol::Definitions;
 
 /// Longest packet that is made here.
 const PACKET_MAX_BYTES: usize = 65_000;
 
-/// What to make.
-pub(crate) struct Request<'a> {
-    pub(crate) protocol: &'a str,
-    pub(crate) opcode: &'a str,
-    pub(crate) fields: &'a [&'a str],
-    pub(crate) payload: &'a str,
-    pub(crate) file: Option<&'a str>,
+#[derive(Args)]
+#[command(after_help = AFTER)]
+pub(crate) struct Arguments {
+    /// Name of the protocol, as `weft protocol list` prints it
+    #[arg(value_name = "NAME")]
+    protocol: String,
+    /// Opcode, by name or number
+    opcode: String,
+    /// Fields as header.field=value; the rest has defaults or is computed
+    #[arg(value_name = "FIELD=VALUE")]
+    fields: Vec<String>,
+    /// Payload (0x... for bytes in hexadecimal)
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true, allow_hyphen_values = true)]
+    payload: String,
+    /// Append the packet to this pcap file
+    #[arg(long = "out", value_name = "FILE", allow_hyphen_values = true)]
+    file: Option<String>,
+    #[command(flatten)]
+    definitions: Definitions,
 }
 
-pub(crate) fn encode(tables: &Tables, request: &Request<'_>, out: &mut dyn Write) -> Result<(), Failure> {
-    let Some(id) = tables.find(request.protocol) else {
+const AFTER: &str = "\
+Captures are written as Wireshark reads them: InfiniBand as ERF records, all
+others as Ethernet.
+
+Example:
+  weft encode roce-v2 \"RC RDMA WRITE Only\" reth.rkey=42 --payload hello";
+
+/// `weft encode`.
+pub(crate) fn encode(request: &Arguments, out: &mut dyn Write) -> Result<(), Failure> {
+    let tables = &request.definitions.tables(None)?;
+    let Some(id) = tables.find(&request.protocol) else {
         return Err(Failure::Told(format!("there is no protocol `{}`; see `weft protocol list`", request.protocol)));
     };
-    let opcode = find_opcode(tables, id, request.opcode)?;
+    let opcode = find_opcode(tables, id, &request.opcode)?;
     if request.file.is_some() && in_stream(tables, id) {
         let what = format!("{} lives in a TCP stream, which one packet is not: leave --out away", request.protocol);
         return Err(Failure::Told(what));
     }
-    let payload = parse_payload(request.payload)?;
-    let given = given_fields(tables, id, &opcode, request.fields)?;
+    let payload = parse_payload(&request.payload)?;
+    let given = given_fields(tables, id, &opcode, &request.fields)?;
     let frame = in_envelope(tables, id, |outer, out| {
         // First as the definition makes it from an empty command, then with the fields that were given.
         let empty = opcode.command().with(Slot::Length, payload.len() as u64);
@@ -50,8 +73,8 @@ pub(crate) fn encode(tables: &Tables, request: &Request<'_>, out: &mut dyn Write
         }
         tables.encode_fields(id, opcode.id, &all, &payload, outer, out)
     });
-    let frame = frame.map_err(|failure| failure.about(request.protocol))?;
-    if let Some(file) = request.file {
+    let frame = frame.map_err(|failure| failure.about(&request.protocol))?;
+    if let Some(file) = &request.file {
         append(file, frame.link, &frame.bytes).map_err(|failure| failure.about(file))?;
     }
     writeln!(out, "{}", hex(&frame.bytes))?;
@@ -116,7 +139,7 @@ fn given_fields<'a>(
     tables: &Tables,
     id: ProtocolId,
     opcode: &OpcodeInfo<'_>,
-    words: &[&'a str],
+    words: &'a [String],
 ) -> Result<Vec<(&'a str, Given)>, Failure> {
     let mut given = Vec::new();
     for word in words {

@@ -5,11 +5,11 @@ use std::io::Write;
 use std::net::UdpSocket;
 use std::path::Path;
 
+use serde_json::{Value, json};
 use weft_mem::calibrate;
 use weft_mem::device::{self, Capabilities, Kind};
 
 use crate::Failure;
-use crate::json::Object;
 use crate::provider::Provider;
 
 const NAME_WIDTH: usize = 12;
@@ -17,6 +17,14 @@ const NAME_WIDTH: usize = 12;
 const VALUE_WIDTH: usize = 88;
 /// More network interfaces are not told of.
 const INTERFACES_MAX: usize = 64;
+
+pub(crate) const AFTER: &str = "\
+Kinds of device memory are shown with the reason if they are absent, copies with
+what was measured to choose between them, the plug-in with what libfabric says
+of it.
+
+Example:
+  weft info --json";
 
 /// All that there is to say.
 struct Info {
@@ -175,36 +183,28 @@ impl Info {
         Ok(())
     }
 
-    fn json(&self) -> String {
-        let mut memory = Object::default();
-        for KindOfMemory { kind, found } in &self.kinds {
-            let mut object = Object::default();
-            object.flag("present", found.is_ok());
-            match found {
-                Err(why) => object.string("why", why),
+    fn json(&self) -> Value {
+        let memory = self.kinds.iter().map(|KindOfMemory { kind, found }| {
+            let found = match found {
+                Err(why) => json!({ "present": false, "why": why }),
                 Ok(Present { devices, capabilities }) => {
-                    object.strings("devices", devices.iter().map(String::as_str));
                     let Capabilities { handles, descriptors, register_host, asynchronous } = *capabilities;
-                    object.flag("handles", handles);
-                    object.flag("descriptors", descriptors);
-                    object.flag("register_host", register_host);
-                    object.flag("asynchronous", asynchronous);
+                    json!({
+                        "present": true, "devices": devices, "handles": handles, "descriptors": descriptors,
+                        "register_host": register_host, "asynchronous": asynchronous,
+                    })
                 }
-            }
-            memory.object(&kind.to_string(), object);
-        }
-        let mut network = Object::default();
-        self.network.iter().for_each(|(name, value)| network.string(name, value));
-        let mut limits = Object::default();
-        self.limits.iter().for_each(|(name, value)| limits.string(name, value));
-        let mut object = Object::default();
-        object.string("version", env!("CARGO_PKG_VERSION"));
-        object.object("memory", memory);
-        object.strings("copies", self.copies.iter().map(String::as_str));
-        object.object("network", network);
-        object.object("libfabric_provider", self.provider.json());
-        object.object("limits", limits);
-        object.finish()
+            };
+            (kind.to_string(), found)
+        });
+        json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "memory": memory.collect::<Value>(),
+            "copies": self.copies,
+            "network": self.network.iter().cloned().collect::<Value>(),
+            "libfabric_provider": self.provider.json(),
+            "limits": self.limits.iter().cloned().collect::<Value>(),
+        })
     }
 }
 

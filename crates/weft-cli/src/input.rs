@@ -10,28 +10,15 @@ use weft_wire::capture::{CaptureError, Packet, Reader, Step};
 const CHUNK_BYTES: usize = 256 * 1024;
 
 /// Why a file could not be read to its end. What came before was handed on.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum InputError {
-    Io(io::Error),
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("{0}")]
     Capture(CaptureError),
     /// A gzip file inside of a gzip file.
+    #[error("gzip inside of gzip: unzip it once by hand")]
     TwiceZipped,
-}
-
-impl std::fmt::Display for InputError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            InputError::Io(error) => error.fmt(f),
-            InputError::Capture(error) => error.fmt(f),
-            InputError::TwiceZipped => write!(f, "gzip inside of gzip: unzip it once by hand"),
-        }
-    }
-}
-
-impl From<io::Error> for InputError {
-    fn from(error: io::Error) -> InputError {
-        InputError::Io(error)
-    }
 }
 
 /// Opens `path`, or standard input for `-`, and hands every record to `each`: a packet, or what is wrong with it.

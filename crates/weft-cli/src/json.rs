@@ -1,133 +1,52 @@
-//! One JSON object on one line.
+//! JSON numbers with the digits that they are given; all else is `serde_json`'s.
 
-use std::fmt::Write;
+use serde::{Serialize, Serializer};
+use serde_json::{Map, Number, Value};
 
-/// A JSON object under construction. Keys are written in the order they come.
-#[derive(Default)]
-pub(crate) struct Object {
-    text: String,
+pub(crate) type Object = Map<String, Value>;
+
+/// A number with so many decimals; `null` for none, and for what is no number in JSON.
+pub(crate) fn decimal(value: impl Into<Option<f64>>, digits: usize) -> Value {
+    let finite = value.into().filter(|value| value.is_finite());
+    finite.map_or(Value::Null, |value| number(&format!("{value:.digits$}")))
 }
 
-impl Object {
-    fn key(&mut self, key: &str) -> &mut String {
-        self.text.push(if self.text.is_empty() { '{' } else { ',' });
-        quote(&mut self.text, key);
-        self.text.push(':');
-        &mut self.text
-    }
-
-    pub(crate) fn number(&mut self, key: &str, value: u64) {
-        let _ = write!(self.key(key), "{value}");
-    }
-
-    /// `null` for `None`.
-    pub(crate) fn maybe(&mut self, key: &str, value: Option<u64>) {
-        match value {
-            Some(value) => self.number(key, value),
-            None => self.key(key).push_str("null"),
+/// An object of these entries.
+pub(crate) fn entries<K: Serialize, V: Serialize>(entries: impl Iterator<Item = (K, V)>) -> impl Serialize {
+    struct Entries<K, V>(Vec<(K, V)>);
+    impl<K: Serialize, V: Serialize> Serialize for Entries<K, V> {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            serializer.collect_map(self.0.iter().map(|(key, value)| (key, value)))
         }
     }
-
-    pub(crate) fn flag(&mut self, key: &str, value: bool) {
-        let _ = write!(self.key(key), "{value}");
-    }
-
-    pub(crate) fn string(&mut self, key: &str, value: &str) {
-        quote(self.key(key), value);
-    }
-
-    /// `null` for `None`.
-    pub(crate) fn maybe_string(&mut self, key: &str, value: Option<&str>) {
-        match value {
-            Some(value) => self.string(key, value),
-            None => self.key(key).push_str("null"),
-        }
-    }
-
-    /// Four decimals; `null` for `None` and for what JSON cannot say.
-    pub(crate) fn decimal(&mut self, key: &str, value: Option<f64>) {
-        let text = value.map_or_else(|| "null".to_string(), decimal);
-        self.key(key).push_str(&text);
-    }
-
-    pub(crate) fn decimals(&mut self, key: &str, values: impl Iterator<Item = f64>) {
-        let values: Vec<String> = values.map(decimal).collect();
-        let _ = write!(self.key(key), "[{}]", values.join(","));
-    }
-
-    pub(crate) fn strings<'a>(&mut self, key: &str, values: impl Iterator<Item = &'a str>) {
-        let text = self.key(key);
-        text.push('[');
-        for (index, value) in values.enumerate() {
-            if index > 0 {
-                text.push(',');
-            }
-            quote(text, value);
-        }
-        text.push(']');
-    }
-
-    pub(crate) fn object(&mut self, key: &str, value: Object) {
-        let value = value.finish();
-        self.key(key).push_str(&value);
-    }
-
-    /// Seconds with nine decimals, exact.
-    pub(crate) fn seconds(&mut self, key: &str, nanoseconds: u64) {
-        let _ = write!(self.key(key), "{}.{:09}", nanoseconds / 1_000_000_000, nanoseconds % 1_000_000_000);
-    }
-
-    pub(crate) fn finish(mut self) -> String {
-        if self.text.is_empty() {
-            self.text.push('{');
-        }
-        self.text.push('}');
-        self.text
-    }
+    Entries(entries.collect())
 }
 
-fn decimal(value: f64) -> String {
-    if value.is_finite() { format!("{value:.4}") } else { "null".to_string() }
+/// Seconds with nine decimals, exact.
+pub(crate) fn seconds(nanoseconds: u64) -> Value {
+    number(&format!("{}.{:09}", nanoseconds / 1_000_000_000, nanoseconds % 1_000_000_000))
 }
 
-fn quote(out: &mut String, text: &str) {
-    out.push('"');
-    for character in text.chars() {
-        match character {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            control if control < ' ' => {
-                let _ = write!(out, "\\u{:04x}", u32::from(control));
-            }
-            other => out.push(other),
-        }
-    }
-    out.push('"');
+fn number(digits: &str) -> Value {
+    digits.parse::<Number>().map_or(Value::Null, Value::Number)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
-    fn one_line_in_order_with_escapes() {
-        let mut inner = Object::default();
-        inner.maybe("none", None);
-        let mut object = Object::default();
-        object.number("frame", 1);
-        object.string("error", "a \"b\"\\\n\u{1}");
-        object.strings("list", ["x", "y"].into_iter());
-        object.object("fields", inner);
-        object.object("empty", Object::default());
-        object.seconds("time", 1_000_000_001);
-        object.maybe_string("nobody", None);
-        object.flag("right", true);
-        object.decimal("half", Some(0.5));
-        object.decimals("some", [1.25, f64::NAN].into_iter());
-        assert_eq!(
-            object.finish(),
-            r#"{"frame":1,"error":"a \"b\"\\\n\u0001","list":["x","y"],"fields":{"none":null},"empty":{},"time":1.000000001,"nobody":null,"right":true,"half":0.5000,"some":[1.2500,null]}"#
-        );
+    fn numbers_keep_their_digits_and_fields_their_order() {
+        let object = json!({
+            "time": seconds(1_000_000_001),
+            "long": u64::MAX,
+            "half": decimal(0.5, 4),
+            "absent": decimal(None, 4),
+            "endless": decimal(f64::INFINITY, 2),
+            "error": "a \"b\"\\\n\u{1}",
+        });
+        let shown = r#"{"time":1.000000001,"long":18446744073709551615,"half":0.5000,"absent":null,"endless":null,"error":"a \"b\"\\\n\u0001"}"#;
+        assert_eq!(object.to_string(), shown);
     }
 }

@@ -9,6 +9,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use clap::ValueEnum;
+
 /// Names the plug-in, or the folder that it is in.
 pub(crate) const PLUGIN_VARIABLE: &str = "WEFT_PLUGIN";
 /// The name by which libfabric knows the provider.
@@ -39,7 +41,7 @@ const OPEN_MPI: [(&str, &str); 4] = [
 const MPICH: [(&str, &str); 2] = [("MPIR_CVAR_CH4_NETMOD", "ofi"), ("MPIR_CVAR_NOLOCAL", "1")];
 
 /// Which road messages take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Road {
     /// Shared memory to peers on this machine, packets to others.
     Auto,
@@ -48,10 +50,6 @@ pub(crate) enum Road {
 }
 
 impl Road {
-    pub(crate) fn from_name(name: &str) -> Option<Road> {
-        [Road::Auto, Road::Packets].into_iter().find(|road| road.name() == name)
-    }
-
     pub(crate) fn name(self) -> &'static str {
         match self {
             Road::Auto => "auto",
@@ -246,7 +244,5 @@ mod tests {
         };
         assert_eq!(road(None), None);
         assert_eq!(road(Some(Road::Packets)), Some(OsString::from("packets")));
-        assert_eq!(Road::from_name("auto"), Some(Road::Auto));
-        assert_eq!(Road::from_name("train"), None);
     }
 }

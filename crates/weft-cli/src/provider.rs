@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use serde_json::{Value, json};
+
 use crate::json::Object;
 use crate::plugin::{PATH_VARIABLE, PROVIDER, PROVIDER_VARIABLE, Plugin};
 use crate::process::pair::{Event, Pair, Role};
@@ -82,31 +84,30 @@ impl Provider {
         rows
     }
 
-    pub(crate) fn json(&self) -> Object {
-        let mut object = Object::default();
-        object.flag("present", self.file.is_ok());
-        object.flag("loads", self.offer.is_ok());
+    pub(crate) fn json(&self) -> Value {
+        let mut object = Object::new();
+        object.insert("present".into(), self.file.is_ok().into());
+        object.insert("loads".into(), self.offer.is_ok().into());
         match &self.file {
-            Ok(file) => object.string("plugin", &file.to_string_lossy()),
-            Err(why) => object.string("why", why),
-        }
-        object.maybe_string("libfabric", self.libfabric.as_deref().ok());
+            Ok(file) => object.insert("plugin".into(), file.to_string_lossy().into()),
+            Err(why) => object.insert("why".into(), why.as_str().into()),
+        };
+        object.insert("libfabric".into(), self.libfabric.as_deref().ok().into());
         match &self.offer {
-            Err(why) if self.file.is_ok() => object.string("why", self.libfabric.as_ref().err().unwrap_or(why)),
+            Err(why) if self.file.is_ok() => {
+                object.insert("why".into(), self.libfabric.as_ref().err().unwrap_or(why).as_str().into());
+            }
             Err(_) => {}
-            Ok(offer) => {
-                object.string("version", &offer.version);
-                let mut endpoints = Object::default();
-                for EndpointKind { name, capabilities } in &offer.endpoints {
-                    endpoints.strings(name, capabilities.iter().map(String::as_str));
-                }
-                object.object("endpoints", endpoints);
-                object.strings("domains", offer.domains.iter().map(String::as_str));
-                object.strings("addresses", offer.formats.iter().map(String::as_str));
-                object.strings("parameters", offer.parameters.iter().map(String::as_str));
+            Ok(Offer { version, endpoints, domains, formats, parameters }) => {
+                let endpoints = endpoints.iter().map(|endpoint| (endpoint.name.clone(), json!(endpoint.capabilities)));
+                object.insert("version".into(), version.as_str().into());
+                object.insert("endpoints".into(), endpoints.collect());
+                object.insert("domains".into(), json!(domains));
+                object.insert("addresses".into(), json!(formats));
+                object.insert("parameters".into(), json!(parameters));
             }
         }
-        object
+        Value::Object(object)
     }
 }
 
@@ -288,7 +289,7 @@ mod tests {
         assert_eq!(rows.last().unwrap().1, "1.17.0, does not offer it: it cannot be loaded: file too short");
         let rows = absent(Err("build it".to_string()), Ok("1.17.0".to_string())).rows();
         assert_eq!((&*rows[0].1, &*rows[1].1), ("absent: build it", "1.17.0"));
-        let json = absent(here(), Err("fi_info is not installed".to_string())).json().finish();
+        let json = absent(here(), Err("fi_info is not installed".to_string())).json().to_string();
         assert!(json.ends_with(r#""libfabric":null,"why":"fi_info is not installed"}"#), "{json}");
     }
 }

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use clap::Subcommand;
+use indicatif::ProgressBar;
 use weft_core::packet::Codec;
 use weft_sim::run::{Report, run, run_traced};
 use weft_sim::scale::scale;
@@ -13,46 +15,78 @@ use weft_sim::shrink::{Mask, shrink};
 use weft_sim::trace::Trace;
 use weft_sim::{Scenario, Violation};
 
-use crate::Failure;
+use crate::{Failure, progress};
 
-/// Lines for `weft help`.
-pub(crate) const HELP: &str = "  weft sim faults [--seeds N] [--from S] [--threads T] [--all]
-                                  run the engine on a simulated network that does its worst, and judge it
-                                  (--all, at the end: go on after a seed fails, and tell one of each kind)
-  weft sim scale [--peers N]      one node meets N peers: what it keeps for them
-  weft sim replay SEED [options]  one seed, step by step (options as `sim faults` prints them for a seed that fails)
-";
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Run the engine on a network that loses, repeats, delays and damages, and judge it
+    #[command(after_help = "Example:\n  weft sim faults --seeds 2000")]
+    Faults {
+        /// Number of seeds
+        #[arg(long, value_name = "N", default_value_t = 10_000)]
+        seeds: u64,
+        /// First seed
+        #[arg(long, value_name = "S", default_value_t = 0)]
+        from: u64,
+        /// Threads [default: the number of processors]
+        #[arg(long, value_name = "T", value_parser = clap::value_parser!(u64).range(0..=THREADS_MAX))]
+        threads: Option<u64>,
+        /// Go on after a seed fails, and report one of each kind
+        #[arg(long)]
+        all: bool,
+    },
+    /// Have one node meet very many peers, and show what it keeps for them
+    #[command(after_help = "Example:\n  weft sim scale --peers 100000")]
+    Scale {
+        /// Number of peers
+        #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+        peers: u64,
+    },
+    /// Show one seed step by step
+    #[command(after_help = "Example:\n  weft sim replay 42 --without loss,jitter")]
+    Replay {
+        /// Seed, with the options that `weft sim faults` prints when one fails
+        seed: u64,
+        /// Operations to leave out, a bit each, in hexadecimal
+        #[arg(long, value_name = "BITS", value_parser = Mask::parse_skipped, default_value = "", hide_default_value = true)]
+        skip: Skipped,
+        /// Parts of the trouble to leave out, such as loss or crashes
+        #[arg(long, value_name = "PART,...", value_delimiter = ',', value_parser = Mask::parse_trouble)]
+        without: Vec<&'static str>,
+        /// Other chances of the network
+        #[arg(long, value_name = "N", default_value_t = 0)]
+        salt: u64,
+    },
+}
+
+/// One value of the command line, which a `Vec` would not be.
+type Skipped = Vec<bool>;
 
 /// Runs a seed may take to be made smaller.
 const SHRINK_RUNS_MAX: u32 = 3000;
 const THREADS_MAX: u64 = 1024;
-const PROGRESS_EVERY: Duration = Duration::from_millis(500);
 
-/// Runs the subcommand.
-pub(crate) fn sim(words: &[&str], out: &mut dyn Write) -> Result<(), Failure> {
+/// `weft sim`.
+pub(crate) fn sim(command: Command, out: &mut dyn Write) -> Result<(), Failure> {
     let codec = Codec::builtin().map_err(|error| Failure::Told(error.to_string()))?;
     let codec = Arc::new(codec);
     // What panics is told with its seed, once, and not again for every attempt to make it smaller.
     std::panic::set_hook(Box::new(|_| {}));
-    match words {
-        ["faults", rest @ ..] => faults(rest, &codec, out),
-        ["scale", rest @ ..] => {
-            let mut peers = 1_000_000;
-            for (option, value) in pairs(rest)? {
-                match option {
-                    "--peers" => peers = number(value)?,
-                    other => return Err(unknown(other, "--peers")),
-                }
-            }
+    match command {
+        Command::Faults { seeds, from, threads, all } => {
+            let processors = || std::thread::available_parallelism().map_or(1, |threads| threads.get() as u64);
+            faults(seeds, from, threads.unwrap_or_else(processors).max(1), all, &codec, out)
+        }
+        Command::Scale { peers } => {
             let begun = Instant::now();
-            let report = scale(peers, &codec, |done| eprint!("\r{done} of {peers} peers")).map_err(Failure::Told)?;
-            eprintln!();
+            let progress = progress::count(peers, "peers");
+            let report = scale(peers, &codec, |done| progress.set_position(done)).map_err(Failure::Told)?;
+            progress.finish_and_clear();
             writeln!(out, "{report}")?;
             Ok(writeln!(out, "took {:.1} s", begun.elapsed().as_secs_f64())?)
         }
-        ["replay", seed, rest @ ..] => {
-            let seed = number(seed)?;
-            let mask: Mask = rest.join(" ").parse().map_err(Failure::Usage)?;
+        Command::Replay { seed, skip, without, salt } => {
+            let mask = Mask { skipped: skip, without, salt };
             let (outcome, trace) = run_traced(&mask.scenario(seed), &codec, Trace::new(true));
             for line in trace.into_lines() {
                 writeln!(out, "{line}")?;
@@ -62,7 +96,6 @@ pub(crate) fn sim(words: &[&str], out: &mut dyn Write) -> Result<(), Failure> {
                 Err(violation) => Err(Failure::Told(violation.to_string())),
             }
         }
-        _ => Err(Failure::Usage("sim faults, scale or replay SEED".to_string())),
     }
 }
 
@@ -73,6 +106,7 @@ struct Shared {
     /// Goes on when a seed fails.
     all: bool,
     sum: Mutex<Sum>,
+    progress: ProgressBar,
 }
 
 /// What came of the seeds so far.
@@ -106,6 +140,7 @@ impl Shared {
                     }
                 }
             }
+            self.progress.inc(self.end.min(from + BATCH) - from);
             let mut sum = self.sum.lock().unwrap_or_else(PoisonError::into_inner);
             sum.report.add(&report);
             for (seed, violation) in failed {
@@ -119,21 +154,14 @@ impl Shared {
     }
 }
 
-fn faults(words: &[&str], codec: &Arc<Codec>, out: &mut dyn Write) -> Result<(), Failure> {
-    let (mut seeds, mut from) = (10_000, 0);
-    let mut threads = std::thread::available_parallelism().map_or(1, |threads| threads.get() as u64);
-    let all = words.last() == Some(&"--all");
-    for (option, value) in pairs(words.strip_suffix(&["--all"]).unwrap_or(words))? {
-        match option {
-            "--seeds" => seeds = number(value)?,
-            "--from" => from = number(value)?,
-            "--threads" => threads = number(value)?.max(1),
-            other => return Err(unknown(other, "--seeds, --from, --threads")),
-        }
-    }
-    if threads > THREADS_MAX {
-        return Err(Failure::Usage(format!("--threads {threads}: at most {THREADS_MAX}")));
-    }
+fn faults(
+    seeds: u64,
+    from: u64,
+    threads: u64,
+    all: bool,
+    codec: &Arc<Codec>,
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
     let begun = Instant::now();
     let shared = Shared {
         next: AtomicU64::new(from),
@@ -141,33 +169,25 @@ fn faults(words: &[&str], codec: &Arc<Codec>, out: &mut dyn Write) -> Result<(),
         stop: AtomicBool::new(false),
         all,
         sum: Mutex::default(),
+        progress: progress::count(seeds, "seeds"),
     };
     let workers = std::thread::scope(|scope| {
-        let mut workers = Vec::new();
+        let mut workers = 0;
         for _ in 0..threads.min(seeds.max(1)) {
             match std::thread::Builder::new().spawn_scoped(scope, || shared.work(codec)) {
-                Ok(worker) => workers.push(worker),
-                Err(error) if workers.is_empty() => {
+                Ok(_) => workers += 1,
+                Err(error) if workers == 0 => {
                     return Err(Failure::Told(format!("no thread can be started: {error}; see `ulimit -u`")));
                 }
                 Err(error) => {
-                    eprintln!("weft: only {} threads can be started: {error}", workers.len());
+                    eprintln!("weft: only {workers} threads can be started: {error}");
                     break;
                 }
             }
         }
-        let mut told = Instant::now();
-        while workers.iter().any(|worker| !worker.is_finished()) {
-            std::thread::sleep(Duration::from_millis(20));
-            if told.elapsed() > PROGRESS_EVERY {
-                told = Instant::now();
-                let done = shared.next.load(Ordering::Relaxed).min(shared.end) - from;
-                eprint!("\r{done} of {seeds} seeds, {:.0} a second ", done as f64 / begun.elapsed().as_secs_f64());
-            }
-        }
-        Ok(workers.len())
+        Ok(workers)
     })?;
-    eprintln!();
+    shared.progress.finish_and_clear();
     let Sum { report, broken } = shared.sum.into_inner().unwrap_or_else(PoisonError::into_inner);
     writeln!(out, "{report}")?;
     writeln!(out, "took {:.1} s on {workers} threads", begun.elapsed().as_secs_f64())?;
@@ -185,18 +205,22 @@ fn faults(words: &[&str], codec: &Arc<Codec>, out: &mut dyn Write) -> Result<(),
     Err(Failure::Told(format!("a promise was broken; see it with `{replay}`")))
 }
 
-fn pairs<'a>(words: &[&'a str]) -> Result<Vec<(&'a str, &'a str)>, Failure> {
-    let pair = |pair: &[&'a str]| match pair {
-        [option, value] => Ok((*option, *value)),
-        _ => Err(Failure::Usage(format!("{} takes a value", pair.join(" ")))),
-    };
-    words.chunks(2).map(pair).collect()
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::FromArgMatches;
 
-fn number(text: &str) -> Result<u64, Failure> {
-    text.parse().map_err(|_| Failure::Usage(format!("`{text}` is no number")))
-}
-
-fn unknown(option: &str, known: &str) -> Failure {
-    Failure::Usage(format!("unknown option `{option}`; known here: {known}"))
+    #[test]
+    fn what_is_printed_for_a_seed_can_be_replayed() {
+        let mask = Mask { skipped: vec![true, false, false, true], without: vec!["loss", "late"], salt: 7 };
+        let line = format!("replay 5{mask}");
+        let sim = Command::augment_subcommands(clap::Command::new("sim").no_binary_name(true));
+        let matches = sim.try_get_matches_from(line.split(' ')).unwrap();
+        match Command::from_arg_matches(&matches).unwrap() {
+            Command::Replay { seed, skip, without, salt } => {
+                assert_eq!((seed, Mask { skipped: skip, without, salt }), (5, mask));
+            }
+            _ => panic!("{line}"),
+        }
+    }
 }

@@ -8,7 +8,7 @@ use std::process::Command;
 fn page(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/man").join(name);
     let text = std::fs::read_to_string(path).unwrap();
-    [("\\fB", ""), ("\\fI", ""), ("\\fP", ""), ("\\-", "-"), ("\"", "")]
+    [("\\fB", ""), ("\\fI", ""), ("\\fP", ""), ("\\fR", ""), ("\\-", "-"), ("\"", "")]
         .into_iter()
         .fold(text, |text, (from, to)| text.replace(from, to))
 }
@@ -23,23 +23,53 @@ fn weft(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+/// `WEFT_BLESS=1 cargo test -p weft-cli --test manual` writes it.
 #[test]
-fn every_command_is_in_the_manual() {
+fn the_page_is_up_to_date() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/man/weft.1");
+    let real = weft(&["man"]);
+    if std::env::var_os("WEFT_BLESS").is_some() {
+        std::fs::write(path, real).unwrap();
+        return;
+    }
+    let shown = std::fs::read_to_string(path).unwrap();
+    assert!(real.is_ascii(), "troff reads ASCII");
+    assert!(shown == real, "docs/man/weft.1 is out of date: WEFT_BLESS=1 cargo test -p weft-cli --test manual");
+}
+
+/// The commands that `weft help WORDS` lists, each as all its words.
+fn commands(words: &[&str]) -> Vec<String> {
+    let help = weft(&[&["help"], words].concat());
+    let list = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    let names = list.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help");
+    names.map(|name| [words, &[name]].concat().join(" ")).collect()
+}
+
+#[test]
+fn every_command_has_help_an_example_and_a_place_in_the_manual() {
     let page = page("weft.1");
-    let mut seen = 0;
-    for line in weft(&["help"]).lines().filter_map(|line| line.strip_prefix("  weft ")) {
-        // Words in small letters are the command; `lat|bw` are two. What it does comes after several spaces.
-        let plain = |letter: char| letter.is_ascii_lowercase() || letter == '|';
-        let command = |word: &&str| !word.is_empty() && word.chars().all(plain);
-        let words: Vec<&str> = line.split(' ').take_while(command).collect();
-        let Some((last, before)) = words.split_last() else { continue };
-        for name in last.split('|') {
-            let name = [before, &[name]].concat().join(" ");
-            assert!(page.contains(&name), "`{name}` is not in weft(1)");
-            seen += 1;
+    let mut all = commands(&[]);
+    for group in ["bench", "protocol", "sim"] {
+        all.extend(commands(&[group]));
+    }
+    assert!(all.len() > 18, "{all:?}: has the help another form?");
+    for command in all {
+        assert!(page.contains(&format!(".SS weft {command}\n")), "`{command}` is not in weft(1)");
+        let words: Vec<&str> = command.split(' ').collect();
+        for help in ["--help", "-h"] {
+            let text = weft(&[&words[..], &[help]].concat());
+            assert!(text.contains(&format!("\nUsage: weft {command}")), "{text}");
+            assert!(text.contains("\nExample") && text.lines().all(|line| line.len() < 140), "{text}");
         }
     }
-    assert!(seen > 10, "{seen} commands only: has the help another form?");
+}
+
+#[test]
+fn every_shell_has_completions() {
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let script = weft(&["completions", shell]);
+        assert!(script.contains("protocols") && !script.contains("bench-janitor"), "{shell}");
+    }
 }
 
 #[test]

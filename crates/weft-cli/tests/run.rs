@@ -131,10 +131,10 @@ fn what_is_not_there_is_told() {
     for wrong in [&["run"][..], &["run", "--road", "train", "true"], &["run", "--fast", "true"], &["run", "--"]] {
         let output = dummy.run(wrong);
         assert_eq!(output.status.code(), Some(2), "{wrong:?}");
-        assert!(text(&output.stderr).ends_with("Try `weft help`.\n"));
+        assert!(text(&output.stderr).ends_with("For more information, try '--help'.\n"));
     }
     for help in [&["run", "--help"][..], &["help", "run"]] {
-        assert!(text(&dummy.run(help).stdout).starts_with("weft run: a program that uses libfabric"));
+        assert!(text(&dummy.run(help).stdout).starts_with("Run a program that uses libfabric"));
     }
 }
 

@@ -17,6 +17,7 @@ use std::hint::black_box;
 use std::io::{self, Write};
 use std::time::Instant;
 
+use serde_json::{Value, json};
 use weft_wire::command::{Command, Flags};
 use weft_wire::envelope::Envelope;
 use weft_wire::graph::walk;
@@ -25,6 +26,7 @@ use weft_wire::oracle::{self, Checksums};
 use weft_wire::table::{Decoded, Link, OpcodeInfo, Outer, ProtocolId, Tables};
 
 use super::Options;
+use crate::json::decimal;
 
 /// Packets of a stream: more than a branch predictor learns by heart, few enough to stay in the second cache.
 const STREAM_PACKETS: usize = 4096;
@@ -380,7 +382,7 @@ impl Report {
     /// Writes a table, or with `--json` one object a line.
     pub(crate) fn write(&self, options: &Options, out: &mut dyn Write) -> io::Result<()> {
         if options.json {
-            return self.rows.iter().try_for_each(|row| row.write_json(out));
+            return self.rows.iter().try_for_each(|row| writeln!(out, "{}", row.json()));
         }
         writeln!(out, "ns a packet, medians of {} rounds", options.rounds)?;
         writeln!(out, "{:29} {:^25}   {:^25}", "", "headers only", "with checksums")?;
@@ -410,19 +412,18 @@ impl Report {
 }
 
 impl Row {
-    fn write_json(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn json(&self) -> Value {
         let Row { protocol, stream, packets, .. } = self;
-        write!(out, "{{\"protocol\":\"{protocol}\",\"stream\":\"{stream}\",\"packets\":{packets}")?;
-        for (name, figures) in [("headers", self.headers), ("checksums", self.checksums)] {
-            write!(
-                out,
-                ",\"{name}\":{{\"by_hand_ns\":{:.2},\"tables_ns\":{:.2},\"ratio\":{:.3}}}",
-                figures.by_hand,
-                figures.tables,
-                figures.ratio()
-            )?;
-        }
-        writeln!(out, "}}")
+        let [headers, checksums] = [self.headers, self.checksums].map(|figures| {
+            json!({
+                "by_hand_ns": decimal(figures.by_hand, 2),
+                "tables_ns": decimal(figures.tables, 2),
+                "ratio": decimal(figures.ratio(), 3),
+            })
+        });
+        json!({
+            "protocol": protocol, "stream": stream, "packets": packets, "headers": headers, "checksums": checksums,
+        })
     }
 }
 

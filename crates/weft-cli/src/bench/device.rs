@@ -6,27 +6,35 @@
 //! the same way, in turns. Last, the bytes are compared again. Client and server speak in short tagged messages of host
 //! memory; the messages that are measured have no tag.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::{ArgAction, Args, ValueEnum};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use weft::{Access, Completion, CompletionKind, CompletionQueue, Domain, Endpoint, Fabric, MemoryRegion, PeerId};
 use weft::{Options as Sending, Refused, RemoteAddress};
 use weft_mem::bare::PlainCopy;
 use weft_mem::device::{self, Kind, Place};
 
 use super::job::{LinkKind, Operation};
-use super::net::size;
 use super::node::Meeting;
+use super::table::DIGITS;
+use super::{Common, one_of, size, up_to};
 use crate::Failure;
-use crate::json::Object;
+use crate::json::decimal;
 use crate::process::Fault;
 use crate::process::pair::{Event, Pair, Role};
 use crate::process::parent::Parent;
+use crate::progress;
 
 /// The hidden command that a child is.
 pub(crate) const COMMAND: &str = "bench-device-node";
 
+/// The operations that take device memory on both sides.
+const OPERATIONS: [Operation; 3] = [Operation::Send, Operation::Write, Operation::Read];
 const ROUNDS_DEFAULT: usize = 5;
 const ROUNDS_MAX: usize = 100;
 const SPAN_US: u64 = 20_000;
@@ -79,22 +87,37 @@ impl Memories {
             (false, false) => "host-host",
         }
     }
+}
 
-    fn from_name(name: &str) -> Option<Memories> {
-        Memories::ALL.into_iter().find(|memories| memories.name() == name)
+impl ValueEnum for Memories {
+    fn value_variants<'a>() -> &'a [Memories] {
+        &Memories::ALL
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(PossibleValue::new(self.name()))
     }
 }
 
 /// What one pair of processes does.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Args, Clone, Debug, PartialEq, Eq)]
 struct Task {
     operation: Operation,
     link: LinkKind,
     memories: Memories,
+    #[arg(value_parser = device_kind())]
     kind: Kind,
     rounds: usize,
     span_us: u64,
+    #[arg(value_delimiter = ',')]
     sizes: Vec<usize>,
+}
+
+#[derive(Args)]
+pub(crate) struct ChildArguments {
+    role: Role,
+    #[command(flatten)]
+    task: Task,
 }
 
 impl Task {
@@ -118,19 +141,6 @@ impl Task {
         ]
     }
 
-    fn from_words(words: &[&str]) -> Option<Task> {
-        let [operation, link, memories, kind, rounds, span_us, sizes] = words else { return None };
-        Some(Task {
-            operation: Operation::from_name(operation)?,
-            link: LinkKind::from_name(link)?,
-            memories: Memories::from_name(memories)?,
-            kind: kind_from_name(kind)?,
-            rounds: rounds.parse().ok()?,
-            span_us: span_us.parse().ok()?,
-            sizes: sizes.split(',').map(|size| size.parse().ok()).collect::<Option<_>>()?,
-        })
-    }
-
     fn place(&self, role: Role) -> Place {
         let is_device = if role == Role::Client { self.memories.client } else { self.memories.server };
         if !is_device {
@@ -140,72 +150,48 @@ impl Task {
     }
 }
 
-fn kind_from_name(name: &str) -> Option<Kind> {
-    Kind::ALL.into_iter().filter(|kind| *kind != Kind::System).find(|kind| kind.to_string() == name)
+fn device_kind() -> impl TypedValueParser<Value = Kind> {
+    let known = |name: String| Kind::ALL.into_iter().find(|kind| kind.to_string() == name);
+    PossibleValuesParser::new(["cuda", "rocm", "level-zero", "emulated"])
+        .try_map(move |name| known(name).ok_or("there is no such kind"))
 }
 
-/// What the command line asks for.
-#[derive(Debug)]
-struct Options {
+#[derive(Args, Debug)]
+#[command(after_help = AFTER)]
+pub(crate) struct Arguments {
+    /// Kind of memory [default: the first that is present]
+    #[arg(long, value_parser = device_kind())]
     kind: Option<Kind>,
-    operations: Vec<Operation>,
-    links: Vec<LinkKind>,
-    memories: Vec<Memories>,
+    /// Operation [default: each]
+    #[arg(long = "op", value_name = "OP", value_parser = one_of(&OPERATIONS))]
+    operation: Option<Operation>,
+    /// Packets, or shared memory [default: each]
+    #[arg(long)]
+    link: Option<LinkKind>,
+    /// Memory of the client and of the server [default: each]
+    #[arg(long = "memory", value_name = "PAIR")]
+    memories: Option<Memories>,
+    /// Lengths of messages in bytes, also as 64k, 1m or 1g [default: powers of two]
+    #[arg(long, value_name = "N,N,...", action = ArgAction::Set, value_delimiter = ',', value_parser = size(SIZE_MAX_BYTES))]
     sizes: Vec<usize>,
+    /// Rounds, of which the median is shown
+    #[arg(long, value_name = "N", default_value_t = ROUNDS_DEFAULT, value_parser = up_to(ROUNDS_MAX))]
     rounds: usize,
-    quick: bool,
-    json: bool,
+    #[command(flatten)]
+    common: Common,
 }
 
-impl Options {
-    fn parse(words: &[&str]) -> Result<Options, String> {
-        let mut options = Options {
-            kind: None,
-            operations: vec![Operation::Send, Operation::Write, Operation::Read],
-            links: vec![LinkKind::Shm, LinkKind::Udp],
-            memories: Memories::ALL.to_vec(),
-            sizes: Vec::new(),
-            rounds: ROUNDS_DEFAULT,
-            quick: false,
-            json: false,
-        };
-        let mut words = words.iter();
-        while let Some(word) = words.next() {
-            let mut value = || words.next().copied().ok_or_else(|| format!("{word} takes a value"));
-            match *word {
-                "--json" => options.json = true,
-                "--quick" => options.quick = true,
-                "--kind" => {
-                    let kind = kind_from_name(value()?);
-                    options.kind = Some(kind.ok_or("--kind takes emulated, cuda, rocm or level-zero")?);
-                }
-                "--op" => {
-                    let known = |operation: &Operation| {
-                        matches!(operation, Operation::Send | Operation::Write | Operation::Read)
-                    };
-                    let operation = Operation::from_name(value()?).filter(known);
-                    options.operations = vec![operation.ok_or("--op takes send, write or read")?];
-                }
-                "--link" => options.links = vec![LinkKind::from_name(value()?).ok_or("--link takes udp or shm")?],
-                "--memory" => {
-                    let memories = Memories::from_name(value()?);
-                    options.memories =
-                        vec![memories.ok_or("--memory takes device-device, device-host or host-device")?];
-                }
-                "--sizes" => {
-                    let read = |text| size(text, SIZE_MAX_BYTES);
-                    options.sizes = value()?.split(',').map(read).collect::<Result<_, _>>()?;
-                }
-                "--rounds" => {
-                    let rounds = value()?.parse().ok().filter(|rounds| (1..=ROUNDS_MAX).contains(rounds));
-                    options.rounds = rounds.ok_or_else(|| format!("--rounds takes a number from 1 to {ROUNDS_MAX}"))?;
-                }
-                other => return Err(format!("unknown option `{other}`; `weft bench --help` has them all")),
-            }
-        }
-        Ok(options)
-    }
+const AFTER: &str = "\
+At each size all bytes are verified before and after. One at a time, a send is
+over when the receiver has said so in a short message, a write or read with its
+completion. Beside it, copies of the same bytes from and to the same kinds of
+memory inside of the client, by the operations of the device. The sizes, unless
+chosen, go from 8 to 1g, over udp to 64m, of emulated devices to 4m.
 
+Example:
+  weft bench device --kind cuda --op send --sizes 8,4k,1m";
+
+impl Arguments {
     fn task(&self, kind: Kind, operation: Operation, link: LinkKind, memories: Memories) -> Task {
         let mut sizes = self.sizes.clone();
         if sizes.is_empty() {
@@ -215,13 +201,13 @@ impl Options {
                 .take_while(|size| *size <= most)
                 .collect();
         }
-        let span_us = if self.quick { SPAN_QUICK_US } else { SPAN_US };
+        let span_us = if self.common.quick { SPAN_QUICK_US } else { SPAN_US };
         Task { operation, link, memories, kind, rounds: self.rounds, span_us, sizes }
     }
 }
 
 /// What was found at one size. The first of two is Weft's, the second the plain copy's.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 struct Row {
     bytes: usize,
     /// Microseconds, one at a time.
@@ -230,24 +216,9 @@ struct Row {
     many: [f64; 2],
 }
 
-impl Row {
-    fn words(&self) -> String {
-        let Row { bytes, one_us: [weft_us, plain_us], many: [weft, plain] } = self;
-        format!("row {bytes} {weft_us} {plain_us} {weft} {plain}")
-    }
-
-    fn from_words(line: &str) -> Option<Row> {
-        let mut words = line.strip_prefix("row ")?.split(' ');
-        let bytes = words.next()?.parse().ok()?;
-        let numbers: Vec<f64> = words.map(|word| word.parse().ok()).collect::<Option<_>>()?;
-        let [weft_us, plain_us, weft, plain] = numbers.try_into().ok()?;
-        Some(Row { bytes, one_us: [weft_us, plain_us], many: [weft, plain] })
-    }
-}
-
-/// `weft bench device WORDS`.
-pub(crate) fn run(words: &[&str], out: &mut dyn Write) -> Result<(), Failure> {
-    let options = Options::parse(words).map_err(Failure::Usage)?;
+/// `weft bench device`.
+pub(crate) fn run(options: &Arguments, out: &mut dyn Write) -> Result<(), Failure> {
+    let json = options.common.json;
     let kind = match options.kind {
         Some(kind) => kind,
         // A real one, if there is one.
@@ -261,7 +232,7 @@ pub(crate) fn run(words: &[&str], out: &mut dyn Write) -> Result<(), Failure> {
         return Err(Failure::Told(format!("{kind}: there is no device")));
     }
     let described = operations.describe(0);
-    if !options.json {
+    if !json {
         writeln!(out, "device: {kind}, {described}; medians of {} rounds, all bytes verified", options.rounds)?;
         writeln!(
             out,
@@ -273,15 +244,17 @@ pub(crate) fn run(words: &[&str], out: &mut dyn Write) -> Result<(), Failure> {
         )?;
     }
     let (mut tried, mut failed) = (0, 0);
-    for &link in &options.links {
-        for &operation in &options.operations {
-            for &memories in &options.memories {
+    for link in options.link.map_or(vec![LinkKind::Shm, LinkKind::Udp], |one| vec![one]) {
+        for operation in options.operation.map_or(OPERATIONS.to_vec(), |one| vec![one]) {
+            for memories in options.memories.map_or(Memories::ALL.to_vec(), |one| vec![one]) {
                 let task = options.task(kind, operation, link, memories);
-                tell_progress(&task);
                 tried += 1;
+                let progress = progress::stage().with_message(task.title());
+                progress.tick();
                 let found = measure(&task);
+                progress.finish_and_clear();
                 failed += usize::from(found.is_err());
-                write_task(&task, &described, &found, options.json, out)?;
+                write_task(&task, &described, &found, json, out)?;
                 out.flush()?;
             }
         }
@@ -289,14 +262,6 @@ pub(crate) fn run(words: &[&str], out: &mut dyn Write) -> Result<(), Failure> {
     match failed {
         0 => Ok(()),
         _ => Err(Failure::Told(format!("{failed} of {tried} pairs of processes failed"))),
-    }
-}
-
-fn tell_progress(task: &Task) {
-    let mut terminal = std::io::stderr();
-    if terminal.is_terminal() {
-        // Who cannot be told of the progress still gets the result.
-        let _ = write!(terminal, "\r\x1b[K{}\r", task.title()).and_then(|()| terminal.flush());
     }
 }
 
@@ -324,7 +289,7 @@ fn measure(task: &Task) -> Result<Found, Fault> {
                 Some(ways) => found.ways = ways.to_string(),
                 None => {
                     let unread = || Fault::Unread { who: format!("{}, {role}", task.title()), shown: line.clone() };
-                    found.rows.push(Row::from_words(&line).ok_or_else(unread)?);
+                    found.rows.push(serde_json::from_str(&line).map_err(|_| unread())?);
                 }
             },
             Event::Ended(role) => {
@@ -372,51 +337,43 @@ fn write_task(
 }
 
 fn write_json(task: &Task, described: &str, found: &Result<Found, Fault>, out: &mut dyn Write) -> std::io::Result<()> {
-    let head = || {
-        let mut object = Object::default();
-        object.string("test", "device");
-        object.string("op", task.operation.name());
-        object.string("link", task.link.name());
-        object.string("memory", task.memories.name());
-        object.string("kind", &task.kind.to_string());
-        object.string("device", described);
-        object
+    let mut write = |about: &[(&str, Value)]| {
+        let head = [
+            ("test", "device".into()),
+            ("op", task.operation.name().into()),
+            ("link", task.link.name().into()),
+            ("memory", task.memories.name().into()),
+            ("kind", task.kind.to_string().into()),
+            ("device", described.into()),
+        ];
+        writeln!(out, "{}", head.iter().chain(about).cloned().collect::<Value>())
     };
     let Found { rows, ways } = match found {
         Ok(found) => found,
-        Err(fault) => {
-            let mut object = head();
-            object.string("failed", &fault.to_string());
-            return writeln!(out, "{}", object.finish());
-        }
+        Err(fault) => return write(&[("failed", fault.to_string().into())]),
     };
-    for row in rows {
+    rows.iter().try_for_each(|row| {
         let Row { bytes, one_us: [weft_us, plain_us], many: [weft, plain] } = *row;
-        let mut object = head();
-        object.number("bytes", bytes as u64);
-        object.decimal("weft_us", Some(weft_us));
-        object.decimal("plain_copy_us", Some(plain_us));
-        object.decimal("weft_to_plain_copy_us", Some(weft_us / plain_us));
-        object.decimal("weft_mb_s", Some(weft));
-        object.decimal("plain_copy_mb_s", Some(plain));
-        object.decimal("weft_to_plain_copy_mb_s", Some(weft / plain));
-        object.string("ways", ways);
-        writeln!(out, "{}", object.finish())?;
-    }
-    Ok(())
+        write(&[
+            ("bytes", bytes.into()),
+            ("weft_us", decimal(weft_us, DIGITS)),
+            ("plain_copy_us", decimal(plain_us, DIGITS)),
+            ("weft_to_plain_copy_us", decimal(weft_us / plain_us, DIGITS)),
+            ("weft_mb_s", decimal(weft, DIGITS)),
+            ("plain_copy_mb_s", decimal(plain, DIGITS)),
+            ("weft_to_plain_copy_mb_s", decimal(weft / plain, DIGITS)),
+            ("ways", ways.as_str().into()),
+        ])
+    })
 }
 
 /// A child's whole life.
-pub(crate) fn child(words: &[&str], out: &mut dyn Write) -> Result<(), Failure> {
-    let wrong = || Failure::Usage(format!("`weft {COMMAND}` is for `weft bench` alone"));
-    let [role, task @ ..] = words else { return Err(wrong()) };
-    let role = Role::from_name(role).ok_or_else(wrong)?;
-    let task = Task::from_words(task).ok_or_else(wrong)?;
+pub(crate) fn child(ChildArguments { role, task }: &ChildArguments, out: &mut dyn Write) -> Result<(), Failure> {
     let mut meeting = Meeting::new(Parent::new(out, GRACE));
-    let side = Side::open(&task, role, &mut meeting).map_err(Failure::Told)?;
+    let side = Side::open(task, *role, &mut meeting).map_err(Failure::Told)?;
     match role {
-        Role::Server => server(&task, &side, &meeting),
-        Role::Client => client(&task, side, &mut meeting),
+        Role::Server => server(task, &side, &meeting),
+        Role::Client => client(task, side, &mut meeting),
     }
     .map_err(Failure::Told)
 }
@@ -643,7 +600,7 @@ fn client(task: &Task, side: Side, meeting: &mut Meeting<'_>) -> Outcome<()> {
     let plain = PlainCopy::new(from, to, longest).map_err(|error| format!("plain copy: {error}"))?;
     for &bytes in &task.sizes {
         let row = client.row(bytes, &plain)?;
-        meeting.tell(&row.words())?;
+        meeting.tell(&serde_json::to_string(&row).map_err(told)?)?;
     }
     let local = client.side.domain.local_statistics();
     if (task.link == LinkKind::Shm) != (local.routes > 0) {
@@ -798,41 +755,38 @@ fn median(mut figures: Vec<f64>) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::parse;
 
     #[test]
     fn tasks_and_rows_survive_being_words() {
-        let options = Options::parse(&["--kind", "emulated", "--sizes", "8,1m", "--rounds", "2", "--quick"]).unwrap();
-        for operation in options.operations.clone() {
+        let options: Arguments = parse("--kind emulated --sizes 8,1m --rounds 2 --quick").unwrap();
+        for operation in OPERATIONS {
             for memories in Memories::ALL {
                 let task = options.task(Kind::Emulated, operation, LinkKind::Shm, memories);
-                let words = task.words();
-                let words: Vec<&str> = words.iter().map(String::as_str).collect();
-                assert_eq!(Task::from_words(&words), Some(task));
+                assert_eq!(parse(&task.words().join(" ")), Ok(task));
             }
         }
         let row = Row { bytes: 8, one_us: [1.5, 2.0], many: [3.0, 4.25] };
-        assert_eq!(Row::from_words(&row.words()), Some(row));
-        for wrong in ["", "row", "row 1 2 3 4", "row x 1 2 3 4", "row 1 2 3 4 5 6"] {
-            assert_eq!(Row::from_words(wrong), None, "{wrong}");
-        }
+        assert_eq!(serde_json::from_str::<Row>(&serde_json::to_string(&row).unwrap()).unwrap(), row);
+        assert!(serde_json::from_str::<Row>("row").is_err());
     }
 
     #[test]
     fn options_are_read() {
-        let options = Options::parse(&[]).unwrap();
+        let options: Arguments = parse("").unwrap();
         let udp = options.task(Kind::Cuda, Operation::Send, LinkKind::Udp, Memories::ALL[0]);
         assert_eq!((udp.sizes.first(), udp.sizes.last()), (Some(&8), Some(&SIZE_UDP_MAX_BYTES)));
         let shm = options.task(Kind::Cuda, Operation::Send, LinkKind::Shm, Memories::ALL[0]);
         assert_eq!(shm.sizes.last(), Some(&SIZE_MAX_BYTES));
         for (wrong, told) in [
-            (&["--kind", "system"][..], "--kind takes"),
-            (&["--op", "atomic"], "--op takes send, write or read"),
-            (&["--memory", "host-host"], "--memory takes"),
-            (&["--sizes", "2g"], "is no size"),
-            (&["--rounds", "0"], "from 1 to 100"),
-            (&["--fast"], "unknown option"),
+            ("--kind system", "[possible values: cuda, rocm, level-zero, emulated]"),
+            ("--op atomic", "[possible values: send, write, read]"),
+            ("--memory host-host", "[possible values: device-device, device-host, host-device]"),
+            ("--sizes 2g", "is no size"),
+            ("--rounds 0", "0 is not in 1..=100"),
+            ("--fast", "unexpected argument"),
         ] {
-            let error = Options::parse(wrong).unwrap_err();
+            let error = parse::<Arguments>(wrong).unwrap_err();
             assert!(error.contains(told), "{error}");
         }
     }

@@ -1,31 +1,36 @@
 //! What is measured: the test, the operation, the size, and the figure that comes out.
 //!
-//! Both travel between processes as words, so both can be written and read here.
+//! Jobs travel between processes as words of a command line, measurements as JSON.
+
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+/// Longer times count as this one; a run takes less.
+const LONGEST_NS: u64 = 60_000_000_000;
 
 /// What a benchmark looks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Test {
     /// Microseconds, one message under way.
+    #[value(name = "lat")]
     Latency,
     /// Million bytes a second, many messages under way.
+    #[value(name = "bw")]
     Bandwidth,
     /// Million messages a second, many under way.
     Rate,
 }
 
 impl Test {
-    const ALL: [Test; 3] = [Test::Latency, Test::Bandwidth, Test::Rate];
-
     pub(crate) fn name(self) -> &'static str {
         match self {
             Test::Latency => "lat",
             Test::Bandwidth => "bw",
             Test::Rate => "rate",
         }
-    }
-
-    pub(crate) fn from_name(name: &str) -> Option<Test> {
-        Test::ALL.into_iter().find(|test| test.name() == name)
     }
 
     pub(crate) fn unit(self) -> &'static str {
@@ -52,7 +57,7 @@ impl Test {
 }
 
 /// What a message does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Operation {
     Send,
     Tagged,
@@ -62,9 +67,6 @@ pub(crate) enum Operation {
 }
 
 impl Operation {
-    const ALL: [Operation; 5] =
-        [Operation::Send, Operation::Tagged, Operation::Write, Operation::Read, Operation::Atomic];
-
     pub(crate) fn name(self) -> &'static str {
         match self {
             Operation::Send => "send",
@@ -75,10 +77,6 @@ impl Operation {
         }
     }
 
-    pub(crate) fn from_name(name: &str) -> Option<Operation> {
-        Operation::ALL.into_iter().find(|operation| operation.name() == name)
-    }
-
     /// Whether one operation is a whole round trip, so that its latency is not half of one. perftest, OSU's benchmarks
     /// and ucx_perftest count alike.
     pub(crate) fn answers(self) -> bool {
@@ -87,7 +85,7 @@ impl Operation {
 }
 
 /// The road that messages take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LinkKind {
     /// Packets.
     Udp,
@@ -96,8 +94,6 @@ pub(crate) enum LinkKind {
 }
 
 impl LinkKind {
-    const ALL: [LinkKind; 2] = [LinkKind::Udp, LinkKind::Shm];
-
     pub(crate) fn name(self) -> &'static str {
         match self {
             LinkKind::Udp => "udp",
@@ -111,14 +107,10 @@ impl LinkKind {
             LinkKind::Shm => "shared memory",
         }
     }
-
-    pub(crate) fn from_name(name: &str) -> Option<LinkKind> {
-        LinkKind::ALL.into_iter().find(|link| link.name() == name)
-    }
 }
 
 /// One run of one contender.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Args, Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Job {
     pub(crate) test: Test,
     pub(crate) operation: Operation,
@@ -134,31 +126,17 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// The job as words of a command line.
+    /// The job as words of a command line, which `clap` reads.
     pub(crate) fn words(&self) -> Vec<String> {
         let Job { test, operation, link, bytes, iterations, warm_up, span_us } = self;
         let names = [test.name(), operation.name(), link.name()].map(str::to_string);
         let numbers = [*bytes as u64, *iterations, *warm_up, *span_us].map(|number| number.to_string());
         names.into_iter().chain(numbers).collect()
     }
-
-    /// What [`Job::words`] wrote.
-    pub(crate) fn from_words(words: &[&str]) -> Option<Job> {
-        let [test, operation, link, bytes, iterations, warm_up, span_us] = words else { return None };
-        Some(Job {
-            test: Test::from_name(test)?,
-            operation: Operation::from_name(operation)?,
-            link: LinkKind::from_name(link)?,
-            bytes: bytes.parse().ok()?,
-            iterations: iterations.parse().ok()?,
-            warm_up: warm_up.parse().ok()?,
-            span_us: span_us.parse().ok()?,
-        })
-    }
 }
 
 /// What a run found.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 pub(crate) struct Measurement {
     /// In the unit of the test.
     pub(crate) figure: f64,
@@ -171,7 +149,7 @@ pub(crate) struct Measurement {
 }
 
 /// How the messages of one run differ, in microseconds, in perftest's terms.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 pub(crate) struct Spread {
     pub(crate) minimum: f64,
     /// The median.
@@ -180,16 +158,29 @@ pub(crate) struct Spread {
     pub(crate) percentile_99_9: f64,
 }
 
-impl Spread {
-    /// The spread of `times` (sorts them); `None` when there are none. `divisor` 2 makes halves of round trips.
-    pub(crate) fn of(times_ns: &mut [u32], divisor: f64) -> Option<Spread> {
-        times_ns.sort_unstable();
-        let last = times_ns.len().checked_sub(1)?;
-        let at = |fraction: f64| {
-            let index = (last as f64 * fraction) as usize;
-            times_ns.get(index).map(|time| f64::from(*time) / 1000.0 / divisor)
-        };
-        Some(Spread { minimum: at(0.0)?, typical: at(0.5)?, percentile_99: at(0.99)?, percentile_99_9: at(0.999)? })
+/// Times of single messages in nanoseconds, exact to three digits.
+pub(crate) struct Times(Histogram<u32>);
+
+impl Times {
+    pub(crate) fn new() -> Result<Times, String> {
+        let histogram = Histogram::new_with_max(LONGEST_NS, 3);
+        histogram.map(Times).map_err(|error| format!("the times of messages cannot be kept: {error}"))
+    }
+
+    pub(crate) fn record(&mut self, time: Duration) {
+        self.0.saturating_record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    /// `None` when there are none. `divisor` 2 makes halves of round trips.
+    pub(crate) fn spread(&self, divisor: f64) -> Option<Spread> {
+        let us = |ns: u64| ns as f64 / 1000.0 / divisor;
+        let at = |quantile| us(self.0.value_at_quantile(quantile));
+        (!self.0.is_empty()).then(|| Spread {
+            minimum: us(self.0.min()),
+            typical: at(0.5),
+            percentile_99: at(0.99),
+            percentile_99_9: at(0.999),
+        })
     }
 }
 
@@ -200,61 +191,31 @@ impl Measurement {
         let figure = job.test.figure(job.bytes, elapsed_us / messages);
         Measurement { figure, iterations: job.iterations, elapsed_us, spread: None }
     }
-
-    /// The measurement as words of a line.
-    pub(crate) fn words(&self) -> String {
-        let Measurement { figure, iterations, elapsed_us, spread } = self;
-        let rest = spread.map(|spread| {
-            let Spread { minimum, typical, percentile_99, percentile_99_9 } = spread;
-            format!(" {minimum} {typical} {percentile_99} {percentile_99_9}")
-        });
-        format!("{figure} {iterations} {elapsed_us}{}", rest.unwrap_or_default())
-    }
-
-    /// What [`Measurement::words`] wrote.
-    pub(crate) fn from_words(line: &str) -> Option<Measurement> {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let (first, rest) = words.split_at_checked(3)?;
-        let [figure, iterations, elapsed_us] = first else { return None };
-        let number = |word: &str| word.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0);
-        let spread = match rest {
-            [] => None,
-            [minimum, typical, percentile_99, percentile_99_9] => Some(Spread {
-                minimum: number(minimum)?,
-                typical: number(typical)?,
-                percentile_99: number(percentile_99)?,
-                percentile_99_9: number(percentile_99_9)?,
-            }),
-            _ => return None,
-        };
-        let (figure, elapsed_us) = (number(figure)?, number(elapsed_us)?);
-        Some(Measurement { figure, iterations: iterations.parse().ok()?, elapsed_us, spread })
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::parse;
 
     #[test]
     fn jobs_and_measurements_survive_being_words() {
-        for (test, link) in Test::ALL.into_iter().zip([LinkKind::Udp, LinkKind::Shm, LinkKind::Udp]) {
-            for operation in Operation::ALL {
+        for (&test, link) in Test::value_variants().iter().zip([LinkKind::Udp, LinkKind::Shm, LinkKind::Udp]) {
+            for &operation in Operation::value_variants() {
                 let job = Job { test, operation, link, bytes: 8, iterations: 70_000, warm_up: 7, span_us: 9 };
                 let words = job.words();
-                let words: Vec<&str> = words.iter().map(String::as_str).collect();
-                assert_eq!(Job::from_words(&words), Some(job));
-                assert_eq!(Job::from_words(&words[1..]), None);
+                assert_eq!(parse(&words.join(" ")), Ok(job));
+                assert!(parse::<Job>(&words[1..].join(" ")).is_err());
             }
         }
         let plain = Measurement { figure: 4.25, iterations: 1000, elapsed_us: 8500.5, spread: None };
         let spread = Spread { minimum: 3.5, typical: 4.0, percentile_99: 9.0, percentile_99_9: 21.25 };
         for measurement in [plain, Measurement { spread: Some(spread), ..plain }] {
-            assert_eq!(Measurement::from_words(&measurement.words()), Some(measurement));
+            let line = serde_json::to_string(&measurement).unwrap();
+            assert_eq!(serde_json::from_str::<Measurement>(&line).unwrap(), measurement);
         }
-        for wrong in ["", "1 2", "1 2 3 4", "NaN 2 3", "-1 2 3", "1 x 3", "1 2 3 4 5 6 7 8"] {
-            assert_eq!(Measurement::from_words(wrong), None, "{wrong}");
-        }
+        let line = serde_json::to_string(&Measurement { figure: f64::NAN, ..plain }).unwrap();
+        assert!(serde_json::from_str::<Measurement>(&line).is_err(), "{line}");
     }
 
     #[test]
@@ -272,9 +233,23 @@ mod tests {
         assert_eq!(figure(Test::Latency, 2), 5.0);
         assert_eq!(figure(Test::Bandwidth, 1), 100.0);
         assert_eq!(figure(Test::Rate, 1), 0.1);
-        let mut times: Vec<u32> = (0..=1000).rev().map(|time| time * 1000).collect();
-        let spread = Spread::of(&mut times, 2.0).unwrap();
-        assert_eq!((spread.minimum, spread.typical, spread.percentile_99_9), (0.0, 250.0, 499.5));
-        assert_eq!(Spread::of(&mut [], 1.0), None);
+    }
+
+    #[test]
+    fn times_are_exact_to_three_digits() {
+        let mut times = Times::new().unwrap();
+        assert_eq!(times.spread(1.0), None);
+        (0..=1000).rev().for_each(|time| times.record(Duration::from_micros(time)));
+        let Spread { minimum, typical, percentile_99, percentile_99_9 } = times.spread(2.0).unwrap();
+        assert_eq!(minimum, 0.0);
+        for (found, wanted) in [(typical, 250.0), (percentile_99, 495.0), (percentile_99_9, 499.5)] {
+            assert!((found / wanted - 1.0).abs() < 0.001, "{found} instead of {wanted}");
+        }
+        // What is below a microsecond is exact, what is longer than anything that is waited for counts as that.
+        let mut times = Times::new().unwrap();
+        times.record(Duration::from_nanos(55));
+        assert_eq!(times.spread(1.0).unwrap().typical, 0.055);
+        times.record(Duration::MAX);
+        assert!(times.spread(1.0).unwrap().percentile_99 >= 60e6);
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use weft_link::bare;
 
-use super::job::{Job, Measurement, Spread, Test};
+use super::job::{Job, Measurement, Test, Times};
 use super::net::{Column, ColumnKind, Contender, RUN_MAX};
 use super::node::{self, Kind, Meeting, Task};
 use super::place::Place;
@@ -95,19 +95,19 @@ pub(crate) fn ping_pong_client(task: &Task, meeting: &mut Meeting<'_>) -> Result
     for _ in 0..warm_up {
         once()?;
     }
-    let mut times_ns = Vec::with_capacity(iterations as usize);
+    let mut times = Times::new()?;
     let start = Instant::now();
     let mut before = start;
     for _ in 0..iterations {
         once()?;
         let now = Instant::now();
-        times_ns.push(u32::try_from((now - before).as_nanos()).unwrap_or(u32::MAX));
+        times.record(now - before);
         before = now;
     }
     let elapsed_us = (before - start).as_nanos() as f64 / 1000.0;
     let legs = if operation.answers() { 1 } else { 2 };
     let measurement = Measurement::of(&task.job, elapsed_us, legs);
-    Ok(Some(Measurement { spread: Spread::of(&mut times_ns, legs as f64), ..measurement }))
+    Ok(Some(Measurement { spread: times.spread(legs as f64), ..measurement }))
 }
 
 /// Spins for the next datagram; `None` when `enough`, which is given the time since which it spins, says so.

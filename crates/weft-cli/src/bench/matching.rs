@@ -20,11 +20,13 @@ use std::hint::black_box;
 use std::io::{self, Write};
 use std::time::Instant;
 
+use serde_json::json;
 use weft_core::address::SourceId;
+use weft_core::delivery::matching::{Posted, Unexpected};
 use weft_core::hash::Keyed;
-use weft_core::matching::{Posted, Unexpected};
 
 use super::Options;
+use crate::json::decimal;
 
 const DEPTHS: [usize; 3] = [10, 1000, 100_000];
 /// Matches of a pass: each entry of the greatest depth once.
@@ -277,11 +279,14 @@ impl Report {
 impl Row {
     fn write_json(&self, out: &mut dyn Write) -> io::Result<()> {
         for (depth, Figure { ns, ratio }) in DEPTHS.iter().zip(&self.figures) {
-            writeln!(
-                out,
-                "{{\"structure\":\"{}\",\"order\":\"{}\",\"depth\":{depth},\"ns\":{ns:.2},\"ratio\":{ratio:.3}}}",
-                self.structure, self.order
-            )?;
+            let object = json!({
+                "structure": self.structure,
+                "order": self.order,
+                "depth": depth,
+                "ns": decimal(*ns, 2),
+                "ratio": decimal(*ratio, 3),
+            });
+            writeln!(out, "{object}")?;
         }
         Ok(())
     }

@@ -4,79 +4,129 @@
 //! how two processes are kept in hand, and [`node`] for where Weft itself and the bare limits do their work.
 
 mod decode;
-mod device;
+pub(crate) mod device;
 mod job;
 mod limit;
 mod matching;
 mod memory;
 mod net;
-mod node;
+pub(crate) mod node;
 mod ofi;
 mod peer;
-mod place;
+pub(crate) mod place;
 mod table;
 mod weft;
 
 use std::io::Write;
 
+use clap::builder::{PossibleValuesParser, RangedU64ValueParser, TypedValueParser};
+use clap::{Args, Subcommand, ValueEnum};
+
 use crate::Failure;
+use job::Test;
 
-pub(crate) const HELP: &str = "\
-weft bench: what things cost, beside their rivals and their limits
+pub(crate) const CHILD_USAGE: &str = "This command is for `weft bench` alone";
 
-  weft bench decode [--rounds N] [--json]
-                                  cost of a packet, by tables and by hand-written code, in turns
-  weft bench match [--rounds N] [--json]
-                                  cost of matching a message, by how many receives or messages wait
-  weft bench lat [options]        latency in µs: half a round trip; of read and atomic, a whole one
-  weft bench bw [options]         bandwidth in MB/s (10^6 bytes), many messages under way
-  weft bench rate [options]       messages in millions a second, many under way
-      --op OP                     send (default), tagged, write, read or atomic
-      --link LINK                 udp (default), or shm: shared memory
-      --sizes N,N,...             message lengths in bytes, also 64k, 1m or 1g (default: those of the goals)
-      --rounds N                  rounds, of which the median is shown (default 5)
-      --quick                     short rounds: shows that all works, measures little
-      --peers-only                without Weft
-      --netns                     between two network namespaces joined by a veth pair of MTU 1500 (as root)
-      --json                      one JSON object a line, with every round
-  weft bench device [options]     messages from and to memory of devices, beside plain copies by the device
-      --kind KIND                 cuda, rocm, level-zero or emulated (default: the first that is here)
-      --op OP                     send, write or read (default: each)
-      --memory PAIR               device-device, device-host or host-device: the client's and the server's (default: each)
-      --link LINK                 shm or udp (default: each)
-      --sizes N,N,...             message lengths in bytes (default: powers of two from 8 to 1 GiB, over udp to 64 MiB,
-                                  of emulated devices to 4 MiB)
-      --rounds N, --quick, --json as above
-  weft bench ofi [options]        Weft as a provider of libfabric beside shm, tcp, tcp;ofi_rxm and udp;ofi_rxd, all by
-                                  fi_pingpong: latency up to 4 KiB, bandwidth from 4 KiB on
-      --op OP                     send or tagged (default: each)
-      --link LINK                 shm or udp (default: each)
-      --sizes N,N,...             message lengths in bytes (default: 1, 64, and 4 KiB to 4 MiB in fourfold steps)
-      --netns                     as above, of --link udp only
-      --rounds N, --quick, --peers-only, --json as above
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Latency in µs: half a round trip; of read and atomic, a whole one
+    #[command(after_help = "Example:\n  weft bench lat --sizes 8,64,4k --rounds 3 --quick")]
+    Lat(net::Arguments),
+    /// Bandwidth in MB/s (10^6 bytes), many messages under way
+    #[command(after_help = "Example:\n  weft bench bw --op write --link shm --sizes 64k,1m")]
+    Bw(net::Arguments),
+    /// Messages in millions a second, many under way
+    #[command(after_help = "Example:\n  weft bench rate --op tagged --sizes 8")]
+    Rate(net::Arguments),
+    /// Messages from and to memory of devices, beside plain copies by the device
+    Device(device::Arguments),
+    /// Weft as a provider of libfabric beside shm, tcp, tcp;ofi_rxm and udp;ofi_rxd, all by fi_pingpong
+    Ofi(ofi::Arguments),
+    /// Cost of decoding a packet, by tables and by hand-written code, in turns
+    #[command(after_help = "Example:\n  weft bench decode --rounds 51")]
+    Decode {
+        /// Rounds, of which the median is shown
+        #[arg(long, value_name = "N", default_value_t = decode::ROUNDS_DEFAULT, value_parser = up_to(usize::MAX))]
+        rounds: usize,
+        /// Print one JSON object a line
+        #[arg(long)]
+        json: bool,
+    },
+    /// Cost of matching a message, by how many receives or messages wait
+    #[command(after_help = "Example:\n  weft bench match --rounds 11")]
+    Match {
+        /// Rounds, of which the median is shown
+        #[arg(long, value_name = "N", default_value_t = matching::ROUNDS_DEFAULT, value_parser = up_to(usize::MAX))]
+        rounds: usize,
+        /// Print one JSON object a line
+        #[arg(long)]
+        json: bool,
+    },
+}
 
-Two processes, on the loopback, in two namespaces, or over shared memory. A round is one run of each contender, so that
-whatever else the machine does hits all alike: Weft, then the peers that are installed, then the limits. Ratios are what
-to look at; times mean little from one machine to the next.
+pub(crate) const AFTER: &str = "\
+Two processes, on the loopback, in two namespaces, or over shared memory. A
+round is one run of each contender, so that whatever else the machine does hits
+all alike: Weft, then the peers that are installed, then the limits. Ratios are
+what to look at; times mean little from one machine to the next.
 
-  --link udp: fi_pingpong and, where they are on the PATH, fabtests' streaming tests over libfabric's tcp and
-  udp;ofi_rxd; ucx_perftest over tcp. The limit: bare UDP sockets.
-  --link shm: the same programs over libfabric's shm and over UCX's posix with cma, posix and sysv. The limits: a cache
-  line that goes to and fro (lat), a stream of cache lines (rate), memcpy of that size (lat, bw). All processes are
-  pinned to the same two processors. Virtual processors move, so the cache line is taken before and after each run, and
-  weft / bare line is by the lines around Weft's own runs.
+--link udp: fi_pingpong and, where they are on the PATH, fabtests' streaming
+tests over libfabric's tcp and udp;ofi_rxd; ucx_perftest over tcp. The limit:
+bare UDP sockets.
 
-  device: at each size all bytes are verified before and after. One at a time, a send is over when the receiver has said
-  so in a short message, a write or read with its completion. Beside it, copies of the same bytes from and to the same
-  kinds of memory inside of the client, by the operations of the device.
+--link shm: the same programs over libfabric's shm and over UCX's posix with
+cma, posix and sysv. The limits: a cache line that goes to and fro (lat), a
+stream of cache lines (rate), memcpy of that size (lat, bw). All processes are
+pinned to the same two processors. Virtual processors move, so the cache line is
+taken before and after each run, and weft / bare line is by the lines around
+Weft's own runs.
 
-  ofi: the same program for everybody, so what is compared is what a program of libfabric sees. It has one message under
-  way: its bandwidth is that of a ping-pong, and it has no message rate. Nothing is pinned. Weft is found as weft run
-  finds it, and is kept to packets for --link udp. Who cannot run is named below the tables, with the reason.
+To have the peers on Debian: apt-get install libfabric-bin ucx-utils iproute2.
+fabtests is in no Debian release: build it from libfabric's sources and put it
+on the PATH.
 
-To have the peers on Debian: apt-get install libfabric-bin ucx-utils iproute2. fabtests is in no Debian release: build
-it from libfabric's sources and put it on the PATH.
-";
+Example:
+  weft bench lat --sizes 8,64,4k";
+
+/// How a benchmark is run and shown.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct Common {
+    /// Run short rounds: shows that all works, measures little
+    #[arg(long)]
+    quick: bool,
+    /// Print one JSON object a line, with every round
+    #[arg(long)]
+    json: bool,
+}
+
+/// Takes numbers from 1 to `most`.
+fn up_to(most: usize) -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..=most as u64)
+}
+
+/// Takes some of the values of an enumeration.
+fn one_of<T: ValueEnum + Send + Sync + 'static>(values: &[T]) -> impl TypedValueParser<Value = T> {
+    PossibleValuesParser::new(values.iter().filter_map(ValueEnum::to_possible_value))
+        .try_map(|name| T::from_str(&name, false))
+}
+
+/// Reads lengths of messages: `8`, `64k`, `1m` or `1g`.
+fn size(most: usize) -> impl TypedValueParser<Value = usize> {
+    clap::builder::StringValueParser::new().try_map(move |text| parse_size(&text, most))
+}
+
+fn parse_size(text: &str, most: usize) -> Result<usize, String> {
+    let unit = match text.chars().last().map(|last| last.to_ascii_lowercase()) {
+        Some('k') => 1 << 10,
+        Some('m') => 1 << 20,
+        Some('g') => 1 << 30,
+        _ => 1,
+    };
+    let digits = if unit == 1 { text } else { text.get(..text.len() - 1).unwrap_or_default() };
+    let bytes = digits.parse().ok().and_then(|number: usize| number.checked_mul(unit));
+    let bytes = bytes.filter(|bytes| (1..=most).contains(bytes));
+    bytes.ok_or_else(|| format!("`{text}` is no size from 1 to {most} bytes"))
+}
 
 /// What `weft bench decode` and `weft bench match` can be told.
 pub(crate) struct Options {
@@ -84,68 +134,29 @@ pub(crate) struct Options {
     json: bool,
 }
 
-impl Options {
-    /// Reads `[--rounds N] [--json]`.
-    fn parse(arguments: &[&str], rounds: usize) -> Result<Options, String> {
-        let mut options = Options { rounds, json: false };
-        let mut rest = arguments.iter();
-        while let Some(argument) = rest.next() {
-            match *argument {
-                "--json" => options.json = true,
-                "--rounds" => {
-                    let number = rest.next().and_then(|text| text.parse().ok()).filter(|rounds| *rounds > 0);
-                    options.rounds = number.ok_or("`--rounds` takes a number above 0")?;
-                }
-                other => return Err(format!("unknown option `{other}`: there are --rounds N and --json")),
-            }
+/// `weft bench`.
+pub(crate) fn run(command: Command, out: &mut dyn Write) -> Result<(), Failure> {
+    match command {
+        Command::Lat(arguments) => net::run(Test::Latency, arguments, out),
+        Command::Bw(arguments) => net::run(Test::Bandwidth, arguments, out),
+        Command::Rate(arguments) => net::run(Test::Rate, arguments, out),
+        Command::Device(arguments) => device::run(&arguments, out),
+        Command::Ofi(arguments) => ofi::run(&arguments, out),
+        Command::Decode { rounds, json } => {
+            let options = Options { rounds, json };
+            Ok(decode::decode(&options).map_err(Failure::Told)?.write(&options, out)?)
         }
-        Ok(options)
+        Command::Match { rounds, json } => {
+            let options = Options { rounds, json };
+            Ok(matching::measure(&options).map_err(Failure::Told)?.write(&options, out)?)
+        }
     }
 }
 
-/// `weft bench WORDS`.
-pub(crate) fn run(words: &[&str], out: &mut dyn Write) -> Result<(), Failure> {
-    match words {
-        ["match", rest @ ..] => {
-            let options = Options::parse(rest, matching::ROUNDS_DEFAULT).map_err(Failure::Usage)?;
-            let report = matching::measure(&options).map_err(Failure::Told)?;
-            Ok(report.write(&options, out)?)
-        }
-        ["decode", rest @ ..] => {
-            let options = Options::parse(rest, decode::ROUNDS_DEFAULT).map_err(Failure::Usage)?;
-            let report = decode::decode(&options).map_err(Failure::Told)?;
-            Ok(report.write(&options, out)?)
-        }
-        ["device", rest @ ..] => device::run(rest, out),
-        ["ofi", rest @ ..] => ofi::run(rest, out),
-        [test, rest @ ..] if job::Test::from_name(test).is_some() => net::run(test, rest, out),
-        _ => Err(Failure::Usage(
-            "bench decode, match, lat, bw, rate, device or ofi; `weft bench --help` says more".to_string(),
-        )),
-    }
-}
-
-/// The processes that a benchmark starts of this program; `None` when `words` are for nobody here.
-pub(crate) fn child(words: &[&str], out: &mut dyn Write) -> Option<Result<(), Failure>> {
-    match words {
-        [node::COMMAND, rest @ ..] => Some(node::run(rest, out)),
-        [device::COMMAND, rest @ ..] => Some(device::child(rest, out)),
-        [place::JANITOR, names @ ..] => Some(place::clean_up_when_left(names)),
-        _ => None,
-    }
-}
-
+/// Reads a command line of `weft bench`, without these two words; the error as it is shown.
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn options_are_read() {
-        let options = Options::parse(&["--rounds", "5", "--json"], 9).unwrap();
-        assert_eq!((options.rounds, options.json), (5, true));
-        assert_eq!(Options::parse(&[], 9).unwrap().rounds, 9);
-        for wrong in [&["--rounds"][..], &["--rounds", "0"], &["--fast"]] {
-            assert!(Options::parse(wrong, 9).is_err());
-        }
-    }
+fn parse<T: Args>(line: &str) -> Result<T, String> {
+    let command = T::augment_args(clap::Command::new("bench").args_override_self(true));
+    let matches = command.try_get_matches_from(std::iter::once("bench").chain(line.split_whitespace()));
+    matches.and_then(|matches| T::from_arg_matches(&matches)).map_err(|error| error.to_string())
 }

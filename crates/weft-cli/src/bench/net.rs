@@ -6,8 +6,11 @@
 //! the same two processors, and a cache line is passed between those before and after each run; over a network no
 //! process is pinned.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::time::Duration;
+
+use clap::{ArgAction, Args};
+use indicatif::ProgressBar;
 
 use super::job::{Job, LinkKind, Measurement, Operation, Test};
 use super::limit::BareUdp;
@@ -16,14 +19,17 @@ use super::node::{self, Kind};
 use super::peer;
 use super::place::Place;
 use super::table::{Cell, Report, Row};
+use super::{Common, size, up_to};
 use crate::Failure;
 use crate::process::Fault;
+use crate::progress;
 
 /// A run that takes longer is stopped.
 pub(crate) const RUN_MAX: Duration = Duration::from_secs(60);
 
+pub(crate) const NETNS_WITHOUT_UDP: &str = "--netns is for --link udp: network namespaces share no memory here";
 pub(crate) const ROUNDS_DEFAULT: usize = 5;
-const ROUNDS_MAX: usize = 1000;
+pub(crate) const ROUNDS_MAX: usize = 1000;
 const ROUND_US: f64 = 300_000.0;
 const ROUND_QUICK_US: f64 = 30_000.0;
 pub(crate) const SIZE_MAX_BYTES: usize = 64 << 20;
@@ -96,7 +102,31 @@ impl Contender for Weft {
     }
 }
 
-/// What the command line asks for.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Arguments {
+    /// Operation
+    #[arg(long = "op", value_name = "OP", default_value = "send")]
+    operation: Operation,
+    /// Packets, or shared memory
+    #[arg(long, default_value = "udp")]
+    link: LinkKind,
+    /// Lengths of messages in bytes, also as 64k, 1m or 1g [default: those of the goals]
+    #[arg(long, value_name = "N,N,...", action = ArgAction::Set, value_delimiter = ',', value_parser = size(SIZE_MAX_BYTES))]
+    sizes: Vec<usize>,
+    /// Rounds, of which the median is shown
+    #[arg(long, value_name = "N", default_value_t = ROUNDS_DEFAULT, value_parser = up_to(ROUNDS_MAX))]
+    rounds: usize,
+    /// Leave Weft out
+    #[arg(long)]
+    peers_only: bool,
+    /// Use two network namespaces joined by a veth pair of MTU 1500 (as root)
+    #[arg(long)]
+    netns: bool,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// What is measured.
 #[derive(Debug)]
 pub(crate) struct Options {
     pub(crate) test: Test,
@@ -106,59 +136,28 @@ pub(crate) struct Options {
     pub(crate) rounds: usize,
     pub(crate) quick: bool,
     pub(crate) peers_only: bool,
-    pub(crate) netns: bool,
-    pub(crate) json: bool,
 }
 
 impl Options {
-    fn parse(test: &str, words: &[&str]) -> Result<Options, String> {
-        let test = Test::from_name(test).ok_or_else(|| format!("unknown test `{test}`"))?;
-        let mut options = Options {
-            test,
-            operation: Operation::Send,
-            link: LinkKind::Udp,
-            sizes: Vec::new(),
-            rounds: ROUNDS_DEFAULT,
-            quick: false,
-            peers_only: false,
-            netns: false,
-            json: false,
-        };
-        let mut words = words.iter();
-        while let Some(word) = words.next() {
-            let mut value = || words.next().copied().ok_or_else(|| format!("{word} takes a value"));
-            match *word {
-                "--json" => options.json = true,
-                "--quick" => options.quick = true,
-                "--peers-only" => options.peers_only = true,
-                "--netns" => options.netns = true,
-                "--rounds" => options.rounds = rounds(value()?)?,
-                "--op" => {
-                    let operation = Operation::from_name(value()?);
-                    options.operation = operation.ok_or("--op takes send, tagged, write, read or atomic")?;
-                }
-                "--link" => options.link = LinkKind::from_name(value()?).ok_or("--link takes udp or shm")?,
-                "--sizes" => options.sizes = sizes(value()?)?,
-                other => return Err(format!("unknown option `{other}`; `weft bench --help` has them all")),
-            }
-        }
-        if options.operation == Operation::Atomic {
-            if options.sizes.iter().any(|bytes| *bytes != ATOMIC_BYTES) {
+    fn new(test: Test, arguments: Arguments) -> Result<Options, String> {
+        let Arguments { operation, link, mut sizes, rounds, peers_only, netns, common } = arguments;
+        if operation == Operation::Atomic {
+            if sizes.iter().any(|bytes| *bytes != ATOMIC_BYTES) {
                 return Err(format!("atomics are of {ATOMIC_BYTES} bytes"));
             }
-            options.sizes = vec![ATOMIC_BYTES];
+            sizes = vec![ATOMIC_BYTES];
         }
-        if options.netns && options.link == LinkKind::Shm {
-            return Err("--netns is for --link udp: network namespaces share no memory here".to_string());
+        if netns && link == LinkKind::Shm {
+            return Err(NETNS_WITHOUT_UDP.to_string());
         }
-        if options.sizes.is_empty() {
-            options.sizes = match (test, options.link) {
+        if sizes.is_empty() {
+            sizes = match (test, link) {
                 (Test::Rate, _) => SIZES_RATE_DEFAULT.to_vec(),
                 (_, LinkKind::Udp) => SIZES_DEFAULT.to_vec(),
                 (_, LinkKind::Shm) => SIZES_SHM_DEFAULT.to_vec(),
             };
         }
-        Ok(options)
+        Ok(Options { test, operation, link, sizes, rounds, quick: common.quick, peers_only })
     }
 
     fn round_us(&self) -> f64 {
@@ -179,48 +178,19 @@ impl Options {
     }
 }
 
-/// The value of `--rounds`.
-pub(crate) fn rounds(text: &str) -> Result<usize, String> {
-    let rounds = text.parse().ok().filter(|rounds| (1..=ROUNDS_MAX).contains(rounds));
-    rounds.ok_or_else(|| format!("--rounds takes a number from 1 to {ROUNDS_MAX}"))
-}
-
-/// The value of `--sizes`.
-pub(crate) fn sizes(text: &str) -> Result<Vec<usize>, String> {
-    text.split(',').map(|text| size(text, SIZE_MAX_BYTES)).collect()
-}
-
-/// `8`, `64k`, `1m` or `1g`.
-pub(crate) fn size(text: &str, most: usize) -> Result<usize, String> {
-    let (digits, unit) = match text.strip_suffix(['k', 'K']) {
-        Some(digits) => (digits, 1 << 10),
-        None => match text.strip_suffix(['m', 'M']) {
-            Some(digits) => (digits, 1 << 20),
-            None => text.strip_suffix(['g', 'G']).map_or((text, 1), |digits| (digits, 1 << 30)),
-        },
-    };
-    let bytes = digits.parse().ok().and_then(|number: usize| number.checked_mul(unit));
-    let bytes = bytes.filter(|bytes| (1..=most).contains(bytes));
-    bytes.ok_or_else(|| format!("`{text}` is no size from 1 to {most} bytes"))
-}
-
-/// `weft bench TEST WORDS`.
-pub(crate) fn run(test: &str, words: &[&str], out: &mut dyn Write) -> Result<(), Failure> {
-    let options = Options::parse(test, words).map_err(Failure::Usage)?;
+/// `weft bench TEST`.
+pub(crate) fn run(test: Test, arguments: Arguments, out: &mut dyn Write) -> Result<(), Failure> {
+    let (netns, json) = (arguments.netns, arguments.common.json);
+    let options = Options::new(test, arguments).map_err(Failure::Usage)?;
     let (place, note) = match options.link {
-        LinkKind::Udp if options.netns => (Place::namespaces()?, None),
+        LinkKind::Udp if netns => (Place::namespaces()?, None),
         LinkKind::Udp => (Place::loopback(), None),
         LinkKind::Shm => Place::processors(),
     };
     let report = measure(&options, &place, note)?;
     // The namespaces are not needed any more, even if the reader of the report takes its time.
     drop(place);
-    if options.json {
-        report.write_json(out)?
-    } else {
-        report.write(out)?
-    }
-    Ok(())
+    Ok(if json { report.write_json(out) } else { report.write(out) }?)
 }
 
 fn measure(options: &Options, place: &Place, note: Option<String>) -> Result<Report, Failure> {
@@ -298,7 +268,9 @@ pub(crate) fn rows(
     machine: &mut Machine,
     notes: &mut Vec<String>,
 ) -> Result<Vec<Row>, Failure> {
-    options.sizes.iter().map(|&bytes| row(options, place, contenders, bytes, machine, notes)).collect()
+    let progress = progress::stage();
+    let row = |&bytes| row(options, place, contenders, bytes, machine, notes, &progress);
+    options.sizes.iter().map(row).collect()
 }
 
 fn row(
@@ -308,14 +280,18 @@ fn row(
     bytes: usize,
     machine: &mut Machine,
     notes: &mut Vec<String>,
+    progress: &ProgressBar,
 ) -> Result<Row, Failure> {
     let mut entries = Vec::new();
     if let Some(watch) = &mut machine.watch {
         watch.forget();
     }
+    let show = |stage: &str, contender: &dyn Contender| {
+        progress.set_message(format!("{}, {bytes} bytes, {stage}: {}", options.test.name(), contender.column().name()));
+    };
     for contender in contenders {
         let mut entry = Entry { contender: contender.as_ref(), iterations: 0, most: 0, cell: Cell::default() };
-        tell_progress(options, bytes, "warm-up", &entry);
+        show("warm-up", entry.contender);
         match contender.lacks(&options.job(bytes, 1)) {
             Some(why) => entry.give_up(why, notes),
             None => entry.warm_up(options, place, bytes, notes)?,
@@ -324,7 +300,7 @@ fn row(
     }
     for round in 1..=options.rounds {
         for entry in entries.iter_mut().filter(|entry| !entry.cell.given_up) {
-            tell_progress(options, bytes, &format!("round {round} of {}", options.rounds), entry);
+            show(&format!("round {round} of {}", options.rounds), entry.contender);
             machine.neighbours.look();
             let job = options.job(bytes, entry.iterations);
             let (found, lines) = machine.watched(place, || entry.run(&job, place, notes))?;
@@ -433,15 +409,6 @@ fn running(loadavg: &str) -> Option<u32> {
     loadavg.split_whitespace().nth(3)?.split('/').next()?.parse().ok()
 }
 
-fn tell_progress(options: &Options, bytes: usize, stage: &str, entry: &Entry<'_>) {
-    let mut terminal = std::io::stderr();
-    if terminal.is_terminal() {
-        let (test, name) = (options.test.name(), entry.contender.column().name());
-        // Who cannot be told of the progress still gets the result.
-        let _ = write!(terminal, "\r\x1b[K{test}, {bytes} bytes, {stage}: {name}\r").and_then(|()| terminal.flush());
-    }
-}
-
 impl Column {
     /// The column's name in notes and JSON.
     pub(crate) fn name(&self) -> String {
@@ -452,6 +419,7 @@ impl Column {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::parse;
 
     #[test]
     fn busy_neighbours_are_told_of() {
@@ -463,28 +431,34 @@ mod tests {
 
     #[test]
     fn options_are_read() {
-        let words = ["--op", "tagged", "--link", "udp", "--sizes", "8,64k,1m", "--rounds", "3", "--json", "--netns"];
-        let options = Options::parse("bw", &words).unwrap();
-        assert_eq!((options.test, options.operation, options.rounds), (Test::Bandwidth, Operation::Tagged, 3));
-        assert_eq!(options.sizes, [8, 65_536, 1_048_576]);
-        assert!(options.json && options.netns && !options.quick && !options.peers_only);
-        assert_eq!(Options::parse("lat", &[]).unwrap().sizes, SIZES_DEFAULT);
-        assert_eq!(Options::parse("rate", &[]).unwrap().sizes, SIZES_RATE_DEFAULT);
-        assert_eq!(Options::parse("bw", &["--link", "shm"]).unwrap().sizes, SIZES_SHM_DEFAULT);
-        assert_eq!(Options::parse("lat", &["--op", "atomic"]).unwrap().sizes, [8]);
+        let options = |test, line: &str| parse(line).and_then(|arguments: Arguments| Options::new(test, arguments));
+        let line = "--op tagged --link udp --sizes 8,64K,1m --rounds 3 --json --netns";
+        let arguments: Arguments = parse(line).unwrap();
+        assert!(arguments.common.json && arguments.netns);
+        let tagged = options(Test::Bandwidth, line).unwrap();
+        assert_eq!((tagged.test, tagged.operation, tagged.rounds), (Test::Bandwidth, Operation::Tagged, 3));
+        assert_eq!(tagged.sizes, [8, 65_536, 1_048_576]);
+        assert!(!tagged.quick && !tagged.peers_only);
+        assert_eq!(options(Test::Latency, "").unwrap().sizes, SIZES_DEFAULT);
+        assert_eq!(options(Test::Rate, "").unwrap().sizes, SIZES_RATE_DEFAULT);
+        assert_eq!(options(Test::Bandwidth, "--link shm").unwrap().sizes, SIZES_SHM_DEFAULT);
+        assert_eq!(options(Test::Latency, "--op atomic").unwrap().sizes, [8]);
+        // The last of several counts.
+        assert_eq!(options(Test::Latency, "--sizes 1,2 --quick --sizes 3 --quick").unwrap().sizes, [3]);
         for (wrong, told) in [
-            (&["--sizes", "8,,9"][..], "`` is no size"),
-            (&["--sizes", "0"], "`0` is no size"),
-            (&["--sizes", "99999999999999999999m"], "is no size"),
-            (&["--sizes"], "--sizes takes a value"),
-            (&["--rounds", "0"], "from 1 to 1000"),
-            (&["--op", "swim"], "--op takes"),
-            (&["--op", "atomic", "--sizes", "64"], "atomics are of 8 bytes"),
-            (&["--link", "tcp"], "--link takes udp or shm"),
-            (&["--link", "shm", "--netns"], "--netns is for --link udp"),
-            (&["--fast"], "unknown option `--fast`"),
+            ("--sizes 8,,9", "`` is no size"),
+            ("--sizes 0", "`0` is no size"),
+            ("--sizes 8kk", "`8kk` is no size"),
+            ("--sizes 99999999999999999999m", "is no size"),
+            ("--sizes", "a value is required for '--sizes <N,N,...>'"),
+            ("--rounds 0", "0 is not in 1..=1000"),
+            ("--op swim", "[possible values: send, tagged, write, read, atomic]"),
+            ("--op atomic --sizes 64", "atomics are of 8 bytes"),
+            ("--link tcp", "[possible values: udp, shm]"),
+            ("--link shm --netns", "--netns is for --link udp"),
+            ("--fast", "unexpected argument '--fast'"),
         ] {
-            let error = Options::parse("lat", wrong).unwrap_err();
+            let error = options(Test::Latency, wrong).unwrap_err();
             assert!(error.contains(told), "{error}");
         }
     }

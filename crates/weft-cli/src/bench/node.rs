@@ -14,6 +14,8 @@ use std::io::Write;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use clap::{Args, ValueEnum};
+
 use super::job::{Job, Measurement};
 use super::limit;
 use super::memory;
@@ -30,8 +32,16 @@ pub(crate) const COMMAND: &str = "bench-node";
 /// How long a child may take to notice that its input is closed.
 const GRACE: Duration = Duration::from_secs(2);
 
+#[derive(Args)]
+pub(crate) struct Arguments {
+    kind: Kind,
+    role: Role,
+    #[command(flatten)]
+    task: Task,
+}
+
 /// What a pair of children does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kind {
     /// Weft itself.
     Weft,
@@ -48,8 +58,6 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    const ALL: [Kind; 6] = [Kind::Weft, Kind::BarePingPong, Kind::BareStream, Kind::Line, Kind::LineStream, Kind::Copy];
-
     pub(crate) fn name(self) -> &'static str {
         match self {
             Kind::Weft => "weft",
@@ -63,11 +71,12 @@ impl Kind {
 }
 
 /// What a child is to do.
-#[derive(Clone, Copy, Debug)]
+#[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct Task {
-    pub(crate) job: Job,
     /// The address of this child's network interface.
     pub(crate) local: IpAddr,
+    #[command(flatten)]
+    pub(crate) job: Job,
 }
 
 /// A child's line to its parent, and through it to the other child.
@@ -99,13 +108,8 @@ impl<'a> Meeting<'a> {
 }
 
 /// A child's whole life.
-pub(crate) fn run(words: &[&str], out: &mut dyn Write) -> Result<(), Failure> {
-    let wrong = || Failure::Usage(format!("`weft {COMMAND}` is for `weft bench` alone"));
-    let [kind, role, local, job @ ..] = words else { return Err(wrong()) };
-    let kind = Kind::ALL.into_iter().find(|known| known.name() == *kind).ok_or_else(wrong)?;
-    let role = Role::from_name(role).ok_or_else(wrong)?;
-    let local = local.parse().map_err(|_| wrong())?;
-    let task = Task { job: Job::from_words(job).ok_or_else(wrong)?, local };
+pub(crate) fn run(arguments: Arguments, out: &mut dyn Write) -> Result<(), Failure> {
+    let Arguments { kind, role, task } = arguments;
     let mut meeting = Meeting::new(Parent::new(out, GRACE));
     let body = match (kind, role) {
         (Kind::Weft, Role::Server) => weft::server,
@@ -123,7 +127,8 @@ pub(crate) fn run(words: &[&str], out: &mut dyn Write) -> Result<(), Failure> {
     };
     let found = body(&task, &mut meeting).map_err(Failure::Told)?;
     if let Some(measurement) = found {
-        writeln!(out, "result {}", measurement.words())?;
+        let line = serde_json::to_string(&measurement).map_err(|error| Failure::Told(error.to_string()))?;
+        writeln!(out, "result {line}")?;
         out.flush()?;
     }
     Ok(())
@@ -148,7 +153,7 @@ pub(crate) fn measure(kind: Kind, job: &Job, place: &Place, limit: Duration) -> 
                 if line.starts_with("hello ") {
                     pair.tell(role.other(), &line);
                 } else {
-                    let measurement = line.strip_prefix("result ").and_then(Measurement::from_words);
+                    let measurement = line.strip_prefix("result ").and_then(|text| serde_json::from_str(text).ok());
                     let unread = || Fault::Unread { who: format!("{}, {role}", kind.name()), shown: line.clone() };
                     found = Some(measurement.ok_or_else(unread)?);
                 }

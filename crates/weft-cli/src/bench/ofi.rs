@@ -6,11 +6,14 @@
 
 use std::io::Write;
 
+use clap::{ArgAction, Args};
+
 use super::job::{LinkKind, Measurement, Operation, Test};
-use super::net::{self, Column, ColumnKind, Contender, Machine};
+use super::net::{self, Column, ColumnKind, Contender, Machine, NETNS_WITHOUT_UDP, SIZE_MAX_BYTES};
 use super::peer::{self, ONE_UNDER_WAY, PING_PONG, PING_PONG_ABSENT, Provider, RXD, RXM, SHM, TCP};
 use super::place::Place;
 use super::table::{Cell, Report, Row, write_notes};
+use super::{Common, one_of, size, up_to};
 use crate::Failure;
 use crate::plugin::{PATH_VARIABLE, PROVIDER, Plugin, ROAD_VARIABLE, Road};
 use crate::process::on_path;
@@ -22,67 +25,55 @@ const BORDER_BYTES: usize = 4 << 10;
 
 const WEFT: Provider = Provider { name: PROVIDER, endpoint: "rdm" };
 
-/// What the command line asks for.
-#[derive(Debug)]
-struct Options {
-    operations: Vec<Operation>,
-    links: Vec<LinkKind>,
+#[derive(Args, Debug)]
+#[command(after_help = AFTER)]
+pub(crate) struct Arguments {
+    /// Operation [default: each]
+    #[arg(long = "op", value_name = "OP", value_parser = one_of(&[Operation::Send, Operation::Tagged]))]
+    operation: Option<Operation>,
+    /// Packets, or shared memory [default: each]
+    #[arg(long)]
+    link: Option<LinkKind>,
+    /// Lengths of messages in bytes, also as 64k, 1m or 1g [default: 1, 64, 4k to 4m in fourfold steps]
+    #[arg(long, value_name = "N,N,...", action = ArgAction::Set, value_delimiter = ',', value_parser = size(SIZE_MAX_BYTES))]
     sizes: Vec<usize>,
+    /// Rounds, of which the median is shown
+    #[arg(long, value_name = "N", default_value_t = net::ROUNDS_DEFAULT, value_parser = up_to(net::ROUNDS_MAX))]
     rounds: usize,
-    quick: bool,
+    /// Leave Weft out
+    #[arg(long)]
     peers_only: bool,
+    /// Use two network namespaces joined by a veth pair of MTU 1500 (as root); of --link udp only
+    #[arg(long)]
     netns: bool,
-    json: bool,
+    #[command(flatten)]
+    common: Common,
 }
 
-impl Options {
-    fn parse(words: &[&str]) -> Result<Options, String> {
-        let mut options = Options {
-            operations: vec![Operation::Send, Operation::Tagged],
-            links: vec![LinkKind::Shm, LinkKind::Udp],
-            sizes: SIZES_DEFAULT.to_vec(),
-            rounds: net::ROUNDS_DEFAULT,
-            quick: false,
-            peers_only: false,
-            netns: false,
-            json: false,
-        };
-        let mut words = words.iter();
-        while let Some(word) = words.next() {
-            let mut value = || words.next().copied().ok_or_else(|| format!("{word} takes a value"));
-            match *word {
-                "--json" => options.json = true,
-                "--quick" => options.quick = true,
-                "--peers-only" => options.peers_only = true,
-                "--netns" => options.netns = true,
-                "--rounds" => options.rounds = net::rounds(value()?)?,
-                "--sizes" => options.sizes = net::sizes(value()?)?,
-                "--op" => {
-                    let operation = Operation::from_name(value()?);
-                    let known = operation.filter(|found| matches!(found, Operation::Send | Operation::Tagged));
-                    options.operations = vec![known.ok_or("--op takes send or tagged: fi_pingpong has no others")?];
-                }
-                "--link" => options.links = vec![LinkKind::from_name(value()?).ok_or("--link takes udp or shm")?],
-                other => return Err(format!("unknown option `{other}`; `weft bench --help` has them all")),
-            }
-        }
-        if options.netns && options.links != [LinkKind::Udp] {
-            return Err("--netns is for --link udp: network namespaces share no memory here".to_string());
-        }
-        Ok(options)
-    }
+const AFTER: &str = "\
+The same program for everybody, so what is compared is what a program of
+libfabric sees: latency up to 4 KiB, bandwidth from 4 KiB on. It has one message
+under way: its bandwidth is that of a ping-pong, and it has no message rate.
+Nothing is pinned. Weft is found as weft run finds it, and is kept to packets
+for --link udp. Who cannot run is named below the tables, with the reason.
 
+Example:
+  weft bench ofi --op tagged --link shm --quick";
+
+impl Arguments {
     /// What is measured in one go.
     fn part(&self, operation: Operation, link: LinkKind) -> net::Options {
-        let Options { ref sizes, rounds, quick, peers_only, netns, json, .. } = *self;
-        let sizes = sizes.clone();
-        net::Options { test: Test::Latency, operation, link, sizes, rounds, quick, peers_only, netns, json }
+        let Arguments { ref sizes, rounds, peers_only, common, .. } = *self;
+        let sizes = if sizes.is_empty() { SIZES_DEFAULT.to_vec() } else { sizes.clone() };
+        net::Options { test: Test::Latency, operation, link, sizes, rounds, quick: common.quick, peers_only }
     }
 }
 
-/// `weft bench ofi WORDS`.
-pub(crate) fn run(words: &[&str], out: &mut dyn Write) -> Result<(), Failure> {
-    let options = Options::parse(words).map_err(Failure::Usage)?;
+/// `weft bench ofi`.
+pub(crate) fn run(options: &Arguments, out: &mut dyn Write) -> Result<(), Failure> {
+    if options.netns && options.link != Some(LinkKind::Udp) {
+        return Err(Failure::Usage(NETNS_WITHOUT_UDP.to_string()));
+    }
     if !on_path(PING_PONG) {
         return Err(Failure::Told(PING_PONG_ABSENT.to_string()));
     }
@@ -91,14 +82,15 @@ pub(crate) fn run(words: &[&str], out: &mut dyn Write) -> Result<(), Failure> {
     let mut machine = Machine::default();
     let mut notes = vec![format!("{ONE_UNDER_WAY}: its bandwidth is that of a ping-pong, and it has no message rate")];
     let mut first = true;
-    for &operation in &options.operations {
-        for &link in &options.links {
+    let json = options.common.json;
+    for operation in options.operation.map_or(vec![Operation::Send, Operation::Tagged], |one| vec![one]) {
+        for link in options.link.map_or(vec![LinkKind::Shm, LinkKind::Udp], |one| vec![one]) {
             let part = options.part(operation, link);
             let contenders = contenders(plugin.as_ref(), &part, &mut notes);
             let rows = net::rows(&part, &place, &contenders, &mut machine, &mut notes)?;
             let columns = contenders.iter().map(|contender| contender.column()).collect();
             for report in reports(&part, &place, columns, rows) {
-                if options.json {
+                if json {
                     report.write_json_rows(out)?;
                 } else {
                     if !first {
@@ -113,7 +105,7 @@ pub(crate) fn run(words: &[&str], out: &mut dyn Write) -> Result<(), Failure> {
         }
     }
     notes.extend(machine.notes());
-    Ok(write_notes(&notes, options.json, out)?)
+    Ok(write_notes(&notes, json, out)?)
 }
 
 /// Weft, then the others of that road that can do the operation.
@@ -169,30 +161,36 @@ fn as_bandwidth(row: &Row) -> Row {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::parse;
+
+    fn arguments(line: &str) -> Arguments {
+        parse(line).unwrap()
+    }
 
     #[test]
     fn options_are_read() {
-        let options = Options::parse(&["--op", "tagged", "--link", "udp", "--sizes", "1,4k", "--netns"]).unwrap();
-        assert_eq!((&*options.operations, &*options.links), (&[Operation::Tagged][..], &[LinkKind::Udp][..]));
+        let options = arguments("--op tagged --link udp --sizes 1,4k --netns");
+        assert_eq!((options.operation, options.link), (Some(Operation::Tagged), Some(LinkKind::Udp)));
         assert_eq!((options.sizes, options.rounds, options.netns), (vec![1, 4096], net::ROUNDS_DEFAULT, true));
-        let options = Options::parse(&["--quick", "--rounds", "3", "--peers-only", "--json"]).unwrap();
-        assert_eq!((options.operations.len(), options.links.len(), options.rounds), (2, 2, 3));
-        assert_eq!(options.sizes, SIZES_DEFAULT);
+        let options = arguments("--quick --rounds 3 --peers-only --json");
+        assert_eq!((options.operation, options.link, options.rounds), (None, None, 3));
+        assert_eq!(options.part(Operation::Send, LinkKind::Shm).sizes, SIZES_DEFAULT);
         for (wrong, told) in [
-            (&["--op", "write"][..], "fi_pingpong has no others"),
-            (&["--op"], "--op takes a value"),
-            (&["--link", "tcp"], "--link takes udp or shm"),
-            (&["--netns"], "--netns is for --link udp"),
-            (&["--fast"], "unknown option `--fast`"),
+            ("--op write", "[possible values: send, tagged]"),
+            ("--op", "a value is required for '--op <OP>'"),
+            ("--link tcp", "[possible values: udp, shm]"),
+            ("--fast", "unexpected argument '--fast'"),
         ] {
-            let error = Options::parse(wrong).unwrap_err();
+            let error = parse::<Arguments>(wrong).unwrap_err();
             assert!(error.contains(told), "{error}");
         }
+        let refused = run(&arguments("--netns"), &mut Vec::new()).unwrap_err();
+        assert!(matches!(refused, Failure::Usage(text) if text == NETNS_WITHOUT_UDP));
     }
 
     #[test]
     fn one_run_gives_both_tables() {
-        let part = Options::parse(&[]).unwrap().part(Operation::Send, LinkKind::Shm);
+        let part = arguments("").part(Operation::Send, LinkKind::Shm);
         let mut notes = Vec::new();
         let contenders = contenders(None, &part, &mut notes);
         let columns: Vec<Column> = contenders.iter().map(|contender| contender.column()).collect();
@@ -212,7 +210,7 @@ mod tests {
 
     #[test]
     fn who_knows_no_tags_is_named() {
-        let part = Options::parse(&[]).unwrap().part(Operation::Tagged, LinkKind::Udp);
+        let part = arguments("").part(Operation::Tagged, LinkKind::Udp);
         let mut notes = Vec::new();
         assert_eq!(contenders(None, &part, &mut notes).len(), 2);
         assert!(notes[0].starts_with("tagged: tcp has endpoints of type msg only"), "{notes:?}");

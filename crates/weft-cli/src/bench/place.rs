@@ -180,7 +180,7 @@ impl Drop for Namespaces {
 }
 
 /// The janitor: waits until its parent is gone or lets go, then removes the namespaces that are still there.
-pub(crate) fn clean_up_when_left(names: &[&str]) -> Result<(), Failure> {
+pub(crate) fn clean_up_when_left(names: &[String]) -> Result<(), Failure> {
     // Nothing is ever written to it: the read ends when the other end is closed.
     let _ = std::io::stdin().read(&mut [0]);
     for name in names.iter().filter(|name| name.starts_with(PREFIX)) {

@@ -2,14 +2,18 @@
 
 use std::io::{self, Write};
 
-use super::job::{LinkKind, Measurement, Operation, Test};
+use serde_json::{Value, json};
+
+use super::job::{LinkKind, Measurement, Operation, Spread, Test};
 use super::memory;
 use super::net::{Column, ColumnKind};
-use crate::json::Object;
+use crate::json::{Object, decimal};
 
 const BYTES_WIDTH: usize = 8;
 const COLUMN_WIDTH_MIN: usize = 10;
 const RATIO_WIDTH: usize = 9;
+/// Decimals of a figure in JSON.
+pub(crate) const DIGITS: usize = 4;
 
 /// All that a benchmark found.
 pub(crate) struct Report {
@@ -224,25 +228,24 @@ impl Report {
     /// Writes an object for each size.
     pub(crate) fn write_json_rows(&self, out: &mut dyn Write) -> io::Result<()> {
         for row in &self.rows {
-            let mut object = Object::default();
-            object.string("test", self.test.name());
-            object.string("op", self.operation.name());
-            object.string("link", self.link.name());
-            object.string("place", &self.place);
-            object.string("unit", self.test.unit());
-            object.number("bytes", row.bytes as u64);
-            let mut contenders = Object::default();
-            for (column, cell) in self.columns.iter().zip(&row.cells) {
-                contenders.object(&column.name(), cell.json(column.kind));
-            }
-            object.object("contenders", contenders);
+            let contenders = self.columns.iter().zip(&row.cells);
             let ratios = self.ratios(row);
-            object.maybe_string("best_peer", ratios.best_peer.as_ref().map(|(name, _)| name.as_str()));
-            object.decimal("weft_to_best_peer", ratios.weft_to_peer());
+            let mut object = Object::new();
+            object.insert("test".into(), self.test.name().into());
+            object.insert("op".into(), self.operation.name().into());
+            object.insert("link".into(), self.link.name().into());
+            object.insert("place".into(), self.place.as_str().into());
+            object.insert("unit".into(), self.test.unit().into());
+            object.insert("bytes".into(), row.bytes.into());
+            let contenders = contenders.map(|(column, cell)| (column.name(), cell.json(column.kind)));
+            object.insert("contenders".into(), contenders.collect());
+            object.insert("best_peer".into(), ratios.best_peer.as_ref().map(|(name, _)| name.as_str()).into());
+            object.insert("weft_to_best_peer".into(), decimal(ratios.weft_to_peer(), DIGITS));
             for (limit, ratio) in &ratios.weft_to_limits {
-                object.decimal(&format!("weft_to_{}_{}", limit.program, limit.over.to_lowercase()), *ratio);
+                let name = format!("weft_to_{}_{}", limit.program, limit.over.to_lowercase());
+                object.insert(name, decimal(*ratio, DIGITS));
             }
-            writeln!(out, "{}", object.finish())?;
+            writeln!(out, "{}", Value::Object(object))?;
         }
         Ok(())
     }
@@ -253,37 +256,34 @@ pub(crate) fn write_notes(notes: &[String], json: bool, out: &mut dyn Write) -> 
     if !json {
         return notes.iter().try_for_each(|note| writeln!(out, "note: {note}"));
     }
-    let mut object = Object::default();
-    object.strings("notes", notes.iter().map(String::as_str));
-    writeln!(out, "{}", object.finish())
+    writeln!(out, "{}", json!({ "notes": notes }))
 }
 
 impl Cell {
-    fn json(&self, kind: ColumnKind) -> Object {
-        let mut object = Object::default();
-        object.string(
-            "kind",
-            match kind {
-                ColumnKind::Weft => "weft",
-                ColumnKind::Peer => "peer",
-                ColumnKind::Limit => "limit",
-            },
-        );
+    fn json(&self, kind: ColumnKind) -> Value {
         let median = self.median();
-        object.decimal("median", median.map(|median| median.figure));
-        object.decimals("rounds", self.measurements.iter().map(|measurement| measurement.figure));
-        object.maybe("iterations", median.map(|median| median.iterations));
+        let decimals = |figures: &mut dyn Iterator<Item = f64>| figures.map(|figure| decimal(figure, DIGITS)).collect();
+        let mut object = Object::new();
+        let kind = match kind {
+            ColumnKind::Weft => "weft",
+            ColumnKind::Peer => "peer",
+            ColumnKind::Limit => "limit",
+        };
+        object.insert("kind".into(), kind.into());
+        object.insert("median".into(), decimal(median.map(|median| median.figure), DIGITS));
+        object.insert("rounds".into(), decimals(&mut self.measurements.iter().map(|found| found.figure)));
+        object.insert("iterations".into(), median.map(|median| median.iterations).into());
         if !self.lines_us.is_empty() {
-            object.decimals("line_before_us", self.lines_us.iter().map(|[before, _]| *before));
-            object.decimals("line_after_us", self.lines_us.iter().map(|[_, after]| *after));
+            object.insert("line_before_us".into(), decimals(&mut self.lines_us.iter().map(|[before, _]| *before)));
+            object.insert("line_after_us".into(), decimals(&mut self.lines_us.iter().map(|[_, after]| *after)));
         }
-        if let Some(spread) = median.and_then(|median| median.spread) {
-            object.decimal("t_min", Some(spread.minimum));
-            object.decimal("t_typical", Some(spread.typical));
-            object.decimal("t_99", Some(spread.percentile_99));
-            object.decimal("t_99_9", Some(spread.percentile_99_9));
+        if let Some(Spread { minimum, typical, percentile_99, percentile_99_9 }) = median.and_then(|found| found.spread)
+        {
+            let names = ["t_min", "t_typical", "t_99", "t_99_9"].into_iter();
+            let figures = [minimum, typical, percentile_99, percentile_99_9];
+            object.extend(names.zip(figures).map(|(name, figure)| (name.into(), decimal(figure, DIGITS))));
         }
-        object
+        Value::Object(object)
     }
 }
 
@@ -297,7 +297,6 @@ impl Column {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::job::Spread;
 
     fn cell(figures: &[f64], spread: Option<Spread>) -> Cell {
         let measurement = |figure: &f64| Measurement { figure: *figure, iterations: 10, elapsed_us: 1.0, spread };

@@ -9,7 +9,7 @@ use weft::{
 };
 use weft::{Refused, RemoteAddress, Road};
 
-use super::job::{Job, LinkKind, Measurement, Operation, Spread, Test};
+use super::job::{Job, LinkKind, Measurement, Operation, Test, Times};
 use super::node::{Meeting, Task};
 
 /// Messages under way at once in `bw` and `rate`.
@@ -169,7 +169,7 @@ pub(super) fn client(task: &Task, meeting: &mut Meeting<'_>) -> Outcome<Option<M
 
 fn latency(side: &mut Side, job: &Job) -> Outcome<Measurement> {
     let timed_every = if job.link == LinkKind::Shm { TIMED_SHM } else { 1 };
-    let mut times = Vec::with_capacity((job.iterations / timed_every) as usize + 1);
+    let mut times = Times::new()?;
     let legs = if job.operation.answers() { 1 } else { 2 };
     let mut begin = Instant::now();
     if matches!(job.operation, Operation::Send | Operation::Tagged) {
@@ -207,10 +207,12 @@ fn latency(side: &mut Side, job: &Job) -> Outcome<Measurement> {
                 }
             }
         }
-        times.extend(start.map(|start| u32::try_from(start.elapsed().as_nanos()).unwrap_or(u32::MAX)));
+        if let Some(start) = start {
+            times.record(start.elapsed());
+        }
     }
     let mut measurement = Measurement::of(job, begin.elapsed().as_secs_f64() * 1e6, legs);
-    measurement.spread = Spread::of(&mut times, legs as f64);
+    measurement.spread = times.spread(legs as f64);
     Ok(measurement)
 }
 

@@ -21,7 +21,7 @@ use std::time::Instant;
 use crate::Failure;
 use stage::{Outcome, Stage};
 
-pub(crate) use partner::child;
+pub(crate) use partner::{COMMAND, partner};
 
 /// Something that two NICs do with each other.
 struct Act {

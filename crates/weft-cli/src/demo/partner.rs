@@ -15,7 +15,7 @@ use crate::process::pair::{Event, Pair, Role};
 use crate::process::parent::Parent;
 
 /// The hidden command that it is.
-const COMMAND: &str = "demo-partner";
+pub(crate) const COMMAND: &str = "demo-partner";
 
 /// How long it may live: far longer than the demo takes on the busiest machine.
 const LIFE_MAX: Duration = Duration::from_secs(900);
@@ -98,13 +98,9 @@ impl Line for Parent<'_> {
     }
 }
 
-/// The life of the second process; `None` when `words` are for nobody here.
-pub(crate) fn child(words: &[&str], out: &mut dyn Write) -> Option<Result<(), Failure>> {
-    match words {
-        [COMMAND, bind] => Some(play(bind, out).map_err(Failure::Told)),
-        [COMMAND, ..] => Some(Err(Failure::Usage(format!("`weft {COMMAND}` is for `weft demo` alone")))),
-        _ => None,
-    }
+/// The life of the second process.
+pub(crate) fn partner(bind: &str, out: &mut dyn Write) -> Result<(), Failure> {
+    play(bind, out).map_err(Failure::Told)
 }
 
 fn play(bind: &str, out: &mut dyn Write) -> Outcome<()> {

@@ -4,31 +4,23 @@
 pub(crate) mod pair;
 pub(crate) mod parent;
 
-use std::fmt;
 use std::process::Command;
 
 /// Why two processes did not do what they were started for.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum Fault {
     /// A program could not be started.
+    #[error("{program} cannot be started: {why}")]
     Start { program: String, why: String },
     /// A process ended before its time or in failure; `why` is its exit status and what it complained of.
+    #[error("{who}: {why}")]
     Ended { who: String, why: String },
     /// It took too long and was killed.
+    #[error("{who} was not done after {seconds} s and was stopped")]
     Slow { who: String, seconds: u64 },
     /// It ended well, but what it printed is not what is known of it.
+    #[error("{who} printed no figure that is understood: {shown}")]
     Unread { who: String, shown: String },
-}
-
-impl fmt::Display for Fault {
-    fn fmt(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Fault::Start { program, why } => write!(text, "{program} cannot be started: {why}"),
-            Fault::Ended { who, why } => write!(text, "{who}: {why}"),
-            Fault::Slow { who, seconds } => write!(text, "{who} was not done after {seconds} s and was stopped"),
-            Fault::Unread { who, shown } => write!(text, "{who} printed no figure that is understood: {shown}"),
-        }
-    }
 }
 
 /// `program` as it is started, killed by the kernel when this process is gone.

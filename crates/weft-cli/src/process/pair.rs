@@ -12,6 +12,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum;
+
 use super::Fault;
 
 /// More than this of a process's output is not read.
@@ -23,7 +25,7 @@ const END_MAX: Duration = Duration::from_secs(30);
 const END_POLL: Duration = Duration::from_millis(1);
 
 /// Which of the two.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Role {
     Server,
     Client,
@@ -37,10 +39,6 @@ impl Role {
             Role::Server => "server",
             Role::Client => "client",
         }
-    }
-
-    pub(crate) fn from_name(name: &str) -> Option<Role> {
-        Role::BOTH.into_iter().find(|role| role.name() == name)
     }
 
     pub(crate) fn other(self) -> Role {
