@@ -133,6 +133,8 @@ impl CompletionQueue {
         let mut core = nic.lock();
         if nic.progress_mode() == Progress::Manual && !core.is_ready(awaited) {
             core.progress();
+        } else {
+            core.engine.begin_round();
         }
         core
     }

@@ -234,6 +234,8 @@ pub(crate) struct Core {
     rounds: u32,
     /// Commands since the last round whose poster waits for nothing.
     unawaited: u32,
+    /// One of them may not have been sent.
+    holds_unawaited: bool,
     /// The last round of progress did something.
     pub(crate) was_busy: bool,
     /// The last round of progress looked at the link, too: that is a system call at least.
@@ -275,6 +277,7 @@ impl Core {
             looked_at: 0,
             rounds: 0,
             unawaited: 0,
+            holds_unawaited: false,
             was_busy: false,
             asked_link: false,
             stash: Stash::default(),
@@ -300,12 +303,19 @@ impl Core {
         Time(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX - 1) + 1)
     }
 
+    /// One round for somebody who looks for what he waits for.
+    #[inline]
+    pub(crate) fn progress(&mut self) {
+        self.engine.begin_round();
+        self.advance();
+    }
+
     /// One round for somebody who comes again soon. Rings of peers on this machine are looked at each time. Packets cost a
     /// system call: while the rings keep us busy, or there are rings and no packet is expected, they are looked for now
     /// and then; so are peers that come and go.
     #[inline]
-    pub(crate) fn progress(&mut self) {
-        (self.was_busy, self.asked_link) = (false, false);
+    fn advance(&mut self) {
+        (self.was_busy, self.asked_link, self.unawaited) = (false, false, 0);
         let Some(local) = &mut self.local else { return self.progress_packets() };
         let mut busy = local.progress(self.engine.delivery_mut());
         // Who comes back to look again takes several times as long: a message may come just now.
@@ -422,21 +432,23 @@ impl Core {
         self.notify();
     }
 
-    /// After a command whose poster need not wait for anything. Who posts many of those serves its peers meanwhile.
+    /// The same, of a command whose poster need not wait for anything. Who posts many of those serves its peers meanwhile.
     #[inline]
-    pub(crate) fn posted_unawaited(&mut self) {
+    pub(crate) fn posted_unawaited(&mut self, now: Time, more: bool) {
+        self.holds_unawaited = true;
+        self.posted(now, more);
         self.unawaited += 1;
         if self.unawaited >= UNAWAITED_PER_ROUND {
-            self.unawaited = 0;
-            self.progress();
+            self.advance();
         }
     }
 
-    /// After completions were read: peers that were held back for want of room are told at once.
+    /// After completions were read: peers that were held back for want of room are told at once, and what its poster has
+    /// just read to be done is sent.
     #[inline]
     pub(crate) fn made_room(&mut self) {
         self.unblock();
-        if self.engine.is_urgent() {
+        if self.engine.is_urgent() || self.holds_unawaited {
             let now = self.now();
             self.transmit(now);
             self.notify();
@@ -543,6 +555,7 @@ impl Core {
     /// Gives the link what the engine wants to send, until one of them has enough.
     pub(crate) fn transmit(&mut self, now: Time) {
         self.retry_at = Time::NEVER;
+        self.holds_unawaited = false;
         if self.abandoned {
             return;
         }

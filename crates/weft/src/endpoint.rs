@@ -418,9 +418,11 @@ impl Endpoint {
             let buffer = core.engine.delivery_mut().memory_mut().take(command.local);
             return Err(Refused { error: error.into(), buffer });
         }
-        core.posted(now, command.has(CommandFlags::MORE));
+        let more = command.has(CommandFlags::MORE);
         if is_unawaited(&command) {
-            core.posted_unawaited();
+            core.posted_unawaited(now, more)
+        } else {
+            core.posted(now, more)
         }
         Ok(command.context)
     }

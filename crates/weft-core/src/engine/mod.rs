@@ -269,6 +269,8 @@ pub struct Engine<M> {
     clock: Time,
     /// Something was posted that should not wait for company.
     urgent: bool,
+    /// Of its user ([`Engine::begin_round`]).
+    round: u32,
     delivery: Delivery<M>,
     nodes: Nodes,
     initiator: Initiator,
@@ -304,6 +306,7 @@ impl<M: Memory> Engine<M> {
             statistics: Statistics::default(),
             clock: Time(0),
             urgent: false,
+            round: 0,
             nodes: Nodes::new(keyed.clone(), config.tickets_max.max(1), config.window_max_bytes),
             delivery: Delivery::new(delivery, Random::new(seed), keyed.clone(), memory),
             initiator: Initiator {
@@ -537,8 +540,14 @@ impl<M: Memory> Engine<M> {
         tracked(&mut self.initiator.trackers, &mut self.nodes, index)
     }
 
-    /// Whether something posted should not wait for company: nothing is in flight to its target that would bring the
-    /// driver back soon. A driver may leave everything else until its next round, so that short messages share datagrams.
+    /// The driver's user has come to look for what it waits for: what it posts until it comes again are bursts of their own.
+    #[inline]
+    pub fn begin_round(&mut self) {
+        self.round = self.round.wrapping_add(1);
+    }
+
+    /// Whether something posted should not wait for company: nothing was sent to its target lately, or its burst is as long
+    /// as the one before. A driver may leave everything else until its next round, so that short messages share datagrams.
     #[inline]
     pub fn is_urgent(&self) -> bool {
         self.urgent || self.delivery.has_decided(Transport::Packets) || self.delivery.has_freed()

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use super::transmit::DatagramOut;
 use super::{Engine, tracked};
 use crate::address::{Address, PeerId};
-use crate::command::{Command, CommandFlags, EndpointId, Operation, PostError};
+use crate::command::{Command, CommandFlags, EndpointId, Level, Operation, PostError};
 use crate::delivery::{Bindings, Side};
 use crate::event::Failure;
 use crate::flow::lane::Class;
@@ -117,8 +117,9 @@ impl<M: Memory> Engine<M> {
         // sent long ago is no company, though its acknowledgement may be out.
         let lately = |sent: &Sent| now < sent.last_sent.plus_micros(COMPANY_US);
         let alone = !tracker.sent.back().is_some_and(lately) || self.target.deferred_ack.is_some();
+        let is_last = tracker.burst.count(self.round, command.level != Level::Injected);
         if !command.has(CommandFlags::MORE)
-            && (alone || command.length >= session.mtu.bytes() / 2 || tracker.queue.len() >= 64)
+            && (alone || is_last || command.length >= session.mtu.bytes() / 2 || tracker.queue.len() >= 64)
         {
             self.urgent = true;
         }

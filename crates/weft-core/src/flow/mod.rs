@@ -1,9 +1,11 @@
 //! Reliability whose state follows the traffic (section 7 of `docs/protocol.md`).
 //!
 //! At the initiator a [`tracker`] exists for each target with something in flight, and a [`retransmit`] entry for each
-//! command under way; a [`lane`] of the tracker has those of one pair of endpoints. At the target an [`rx_flow`] exists for
-//! each initiator with requests under way, with a [`replay`] cache, and a [`tombstone`] of 16 bytes for those that were heard of lately.
+//! command under way; a [`lane`] of the tracker has those of one pair of endpoints, a [`burst`] counts those that are posted
+//! together. At the target an [`rx_flow`] exists for each initiator with requests under way, with a [`replay`] cache, and a
+//! [`tombstone`] of 16 bytes for those that were heard of lately.
 
+pub(crate) mod burst;
 pub(crate) mod lane;
 pub(crate) mod replay;
 pub(crate) mod retransmit;

@@ -3,6 +3,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use super::burst::Burst;
 use super::lane::{Aside, Class, Lane, Reissue, order};
 use super::retransmit::{Entries, Entry};
 use crate::limits::{KEEP_ALIVE_US, LANES_KEPT, REORDER, WINDOW};
@@ -65,6 +66,8 @@ pub(crate) struct Tracker {
     pub(crate) own: VecDeque<u16>,
     /// Commands not started, in the order in which they were posted.
     pub(crate) queue: VecDeque<u16>,
+    /// Those of them that are posted together.
+    pub(crate) burst: Burst,
     /// Each pair of endpoints that has commands here, or had.
     lanes: Vec<Lane>,
     /// Source and destination of each.
@@ -146,6 +149,7 @@ impl Tracker {
             commands: 0,
             own: VecDeque::new(),
             queue: VecDeque::new(),
+            burst: Burst::default(),
             lanes: Vec::new(),
             pairs: Vec::new(),
             last_lane: 0,
