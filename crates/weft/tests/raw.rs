@@ -266,3 +266,38 @@ fn short_sends_end_when_they_are_copied() {
         assert_eq!(received.into_bytes().unwrap(), vec![7; *length]);
     }
 }
+
+/// A program that computes after its sends were done keeps none of them from its peer, though it does not come back.
+#[test]
+fn what_was_read_to_be_done_is_on_its_way() {
+    let domain =
+        || Fabric::new("gone").unwrap().domain().road(Road::Packets).progress(Progress::Manual).configure(patient);
+    let (a, b) = (domain().udp("127.0.0.1:0").unwrap(), domain().udp("127.0.0.1:0").unwrap());
+    let (at_a, at_b) = (a.completion_queue(64), b.completion_queue(64));
+    let (from, to) = (a.endpoint(&at_a).unwrap(), b.endpoint(&at_b).unwrap());
+    let peer = a.addresses().insert(to.address()).unwrap();
+    let mut bytes = [7u8; 64];
+    // Alone, and in company that is expected or not.
+    for sends in [1, 3, 3, 2, 7, 1] {
+        // The first contact needs both.
+        to.receive(vec![0; 64]).unwrap();
+        from.inject(peer, &bytes).unwrap();
+        while at_b.read().unwrap().is_none() {
+            a.progress().unwrap();
+        }
+        for context in 0..sends {
+            to.receive(vec![0; 64]).unwrap();
+            let mut command = raw::command(&from, Operation::Send, peer);
+            (command.level, command.context) = (Level::Injected, context);
+            // SAFETY: the bytes live longer than the operations, and nobody writes them.
+            let buffer = unsafe { Buffer::from_raw_read_only(bytes.as_mut_ptr(), bytes.len()) };
+            raw::post_lent(&from, &command, buffer).unwrap();
+        }
+        for context in 0..sends {
+            assert_eq!(at_a.read().unwrap().unwrap().ok().unwrap().context, context);
+        }
+        for _ in 0..sends {
+            assert!(at_b.wait(PATIENCE).unwrap().expect("it waits at its sender").result.is_ok());
+        }
+    }
+}
