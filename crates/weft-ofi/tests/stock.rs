@@ -196,18 +196,25 @@ impl Listening {
 impl Drop for Listening {
     fn drop(&mut self) {
         if let Some(child) = &mut self.child {
-            // `timeout` passes it on to the program.
-            let _ = Command::new("kill").arg(child.id().to_string()).status();
+            // The program itself, which `timeout` follows. It must not hear of it: libfabric loads libinfinipath, which calls
+            // `exit` when the program is told to end, and stays there if that was inside of `free`.
+            for program in children(child.id()) {
+                let _ = Command::new("kill").args(["-KILL", &program]).status();
+            }
             let _ = child.wait();
         }
     }
 }
 
+fn children(process: u32) -> Vec<String> {
+    let children = fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap_or_default();
+    children.split_whitespace().map(str::to_owned).collect()
+}
+
 /// Whether a process or its child listens on a TCP port. Somebody else may have drawn the same port.
 fn listens(process: u32, port: &str) -> bool {
     let port = format!(":{:04X}", port.parse::<u16>().unwrap());
-    let children = fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap_or_default();
-    let processes = children.split_whitespace().map(str::to_owned).chain([process.to_string()]);
+    let processes = children(process).into_iter().chain([process.to_string()]);
     processes.flat_map(|process| ["tcp", "tcp6"].map(|table| (process.clone(), table))).any(|(process, table)| {
         let lines = fs::read_to_string(format!("/proc/{process}/net/{table}")).unwrap_or_default();
         lines.lines().any(|line| {
